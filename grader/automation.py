@@ -28,6 +28,7 @@ from grader.problem_sets import read_problem, split_prefix
 from grader.report import PassedTests, Report, Verdict
 from grader.sandbox import Device, make_sandbox
 from grader.sandbox.gpu_info import cuda_missing, driver
+from grader.sandbox.owner import make_owned_folder, remove_tree
 from grader.submission import Language, Submission, SubmissionError, language_of
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class Grader:
         if problem is not None:
             self._problem = _for_workers(load_problem(problem, *self._place))
         self._folders = ProblemFolders()
+        self._kernels = make_owned_folder()
         self._lanes = [_Lane.start(*device, sandbox, tests_at_once) for device in parsed]
         self._ids = itertools.count(1)
 
@@ -197,6 +199,7 @@ class Grader:
             lane.engine.close(0)
         self._lanes = []
         self._folders.close()
+        remove_tree(self._kernels)
 
     def map(self, items: Iterable[Item]) -> Generator[Result, None, None]:
         """Grade the items, and yield the result of each once, in the order in which they end.
@@ -204,7 +207,9 @@ class Grader:
         Items are read as they are needed, at most `LOOKAHEAD` before. Closing the iterator before
         its end, or an exception of `items`, ends the gradings that run. One call at a time.
         """
-        work = _Work(self._problem, iter(items), self._ids, self._place, self._folders)
+        work = _Work(
+            self._problem, iter(items), self._ids, self._place, self._folders, self._kernels
+        )
         try:
             while True:
                 work.read()
@@ -238,6 +243,8 @@ class _Job:
     """Its tests, once they have passed and it is to be timed."""
     failures: int = 0
     """How often its present step has ended without a verdict."""
+    kernels: Path | None = None
+    """What Triton compiles for its tests, for its timing."""
 
 
 class _Work:
@@ -250,10 +257,13 @@ class _Work:
         ids: Iterator[int],
         place: tuple[Device, SandboxName],
         folders: ProblemFolders,
+        kernels: Path,
     ) -> None:
+        """`kernels` is a folder for what is compiled."""
         self._problem = problem
         self._place = place
         self._folders = folders
+        self._kernels = kernels
         self._items = items
         self._ids = ids
         self._problems: dict[str, Problem] = {}
@@ -278,7 +288,10 @@ class _Work:
             except (ProblemError, SubmissionError) as error:
                 self._failed.append(Result(item.key, error=str(error)))
             else:
-                self.to_test.append(_Job(item, problem, submission))
+                job = _Job(item, problem, submission)
+                if item.benchmarks and submission.uses_triton:
+                    job.kernels = self._kernels / str(next(self._ids))
+                self.to_test.append(job)
 
     def take_failed(self) -> Iterator[Result]:
         """The items that cannot be graded."""
@@ -297,6 +310,7 @@ class _Work:
             device=device,
             benchmarks=job.passed is not None,
             passed=job.passed,
+            kernels=job.kernels,
         )
 
     def end(self, job: _Job, outcome: TaskOutcome) -> Result | None:
@@ -313,6 +327,8 @@ class _Work:
             job.passed, job.failures = PassedTests.of(report), 0
             self.to_time.append(job)
             return None
+        if job.kernels is not None:
+            job.kernels.unlink(missing_ok=True)
         return Result(job.item.key, report)
 
     def _folder_of(self, problem: Problem) -> Path:

@@ -49,6 +49,8 @@ class Task:
     """Whether it is timed. Without, it may share a GPU."""
     passed: PassedTests | None = None
     """Its tests, if they have passed before and are not to be run again."""
+    kernels: Path | None = None
+    """A file for what Triton compiled, between the task that tests and the one that times."""
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,7 @@ class _Supervisor:
             source=task.source,
             benchmarks=task.benchmarks,
             passed=task.passed,
+            kernels=task.kernels,
         )
         with self._lock:
             slot = self._slot()

@@ -70,6 +70,7 @@ class TaskRequest(_JsonLine):
     source: bytes
     benchmarks: bool = True
     passed: PassedTests | None = None
+    kernels: Path | None = None
 
 
 class WorkerReady(_JsonLine):
@@ -144,6 +145,7 @@ class TaskRunner:
             device=self._device,
             benchmarks=request.benchmarks,
             passed=request.passed,
+            kernels=request.kernels,
             progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
 

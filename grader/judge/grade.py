@@ -10,10 +10,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grader.judge.compile import CompileJob, start_compile
 from grader.judge.gpu.lock import gpu_is_shared, gpu_lock
+from grader.judge.kept_kernels import KeptKernels
 from grader.judge.record import Device, Effort, Progress, ProgressCallback, Record
 from grader.judge.score import scored, tensor_bound_share
 from grader.judge.session import Session, greet
@@ -54,6 +56,7 @@ class GradingRequest:
     effort: Effort
     progress: ProgressCallback
     passed: PassedTests | None = None
+    kernels: KeptKernels | None = None
 
     @property
     def compiles_only(self) -> bool:
@@ -72,6 +75,7 @@ def grade(
     effort: Effort = "full",
     progress: ProgressCallback = lambda _: None,
     passed: PassedTests | None = None,
+    kernels: Path | None = None,
 ) -> Report:
     """Grade one submission: start a sandbox, load, test, benchmark, decide.
 
@@ -90,11 +94,21 @@ def grade(
 
     With `passed`, the tests that the same submission has passed on the same device are not run
     again: its benchmarks follow, with the same seed. Raises ValueError if they are of another one.
+    `kernels` names a file in which a grading without benchmarks leaves what Triton compiled, and
+    where one with `passed` finds it.
     """
     if passed is not None:
         seed = _seed_of(passed, problem, submission, device)
     request = GradingRequest(
-        problem, submission, sandbox, device, benchmarks, effort, progress, passed
+        problem,
+        submission,
+        sandbox,
+        device,
+        benchmarks,
+        effort,
+        progress,
+        passed,
+        KeptKernels(kernels) if kernels is not None else None,
     )
     progress(Progress("sandbox_start"))
     with start_compile(problem, submission, sandbox, device) as compilation:
@@ -229,6 +243,7 @@ def _run(
                 request.sandbox,
                 tests=request.passed is None,
                 benchmarks=request.benchmarks,
+                kernels=request.kernels,
             )
             grading.meet(greeting)
             record.stages_s["sandbox_start"] = time.monotonic() - start
@@ -278,6 +293,8 @@ def _run_cases(request: GradingRequest, grading: Grading) -> None:
         _test(request, grading)
         if request.benchmarks and not grading.record.faults:
             _benchmark(request, grading)
+        elif not grading.record.faults:
+            grading.keep_kernels()
     except (RuntimeError, ProblemError) as error:
         # The driver or an allocator has no memory left for the judge or the problem's own code.
         is_memory = isinstance(error, RuntimeError) or isinstance(error.__cause__, RuntimeError)

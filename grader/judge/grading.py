@@ -19,6 +19,7 @@ from grader.judge.correctness.likely_cause import likely_mistake
 from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, describe_language, measure_ceilings
 from grader.judge.integrity.auditor import AuditTally
+from grader.judge.kept_kernels import KeptKernels
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import POLICY as BLOCK_POLICY
 from grader.judge.memory.shared_block import ReusedArena
@@ -98,6 +99,7 @@ class Grading:
         sandbox: Sandbox | None = None,
         tests: bool = True,
         benchmarks: bool = True,
+        kernels: KeptKernels | None = None,
     ) -> None:
         """`sandbox` runs the code of a problem of another set. Without `tests`, they have passed
         before; without `benchmarks`, none will follow."""
@@ -112,7 +114,9 @@ class Grading:
         """Tests of shapes that no submission knows beforehand."""
         self.tests = problem.cases("test", device) + self.drawn if tests else []
         """The tests to run: those that the spec lists, then the drawn ones."""
-        self._has_benchmarks = benchmarks
+        self._kernels = kernels
+        # Those of the benchmarks are compiled for the grading that times the submission, too.
+        self._has_benchmarks = benchmarks or kernels is not None
         self.round_cost_us = 0.0
         """What a round of this runner costs the judge's clock besides its calls."""
         self.publish_us_per_set: dict[str, float] = {}
@@ -213,7 +217,11 @@ class Grading:
                 "nvcc_target": nvcc_target(self.device),
             }
         own = [sealed_memfd("source", submission.source)]
-        if self.device == "cuda" and submission.uses_triton:
+        kernels = None if self.tests or self._kernels is None else self._kernels.read()
+        if kernels is not None:
+            request["kept_kernels"] = len(own)
+            own.append(sealed_memfd("kernels", kernels))
+        elif self.device == "cuda" and submission.uses_triton:
             self._shapes = case_shapes(
                 self.problem,
                 self.code,
@@ -256,6 +264,12 @@ class Grading:
             what = "compiling its kernels"
             self.session.ask("finish_precompiling", {"limit_s": limit_s / 2}, limit_s, what)
             self._is_precompiling = False
+
+    def keep_kernels(self) -> None:
+        """Have the runner hand over what Triton compiled, for the grading that times it."""
+        if self._kernels is not None and self._is_precompiling:
+            self.finish_precompiling()
+            self._kernels.receive(self.session)
 
     def reused_arena(self) -> ReusedArena:
         """An arena for all tests, with room for the largest while kernels are compiled beside them,

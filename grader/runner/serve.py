@@ -25,6 +25,7 @@ from grader.precision import keep_partial_sums_in_fp32
 from grader.runner.compiler import read_library
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import printed, summary
+from grader.runner.kept_kernels import keep_kernels, restore_kernels
 from grader.runner.load_cuda import load_cuda, write_cuda
 from grader.runner.load_submission import load_python, read_lent, write_files
 from grader.runner.precompile import Precompiler
@@ -117,9 +118,7 @@ class Server:
             self.init_device(request["triton"])
         if not request["triton"]:
             self.is_warm = True  # the submission compiles no Triton kernels
-            if self.precompiler is not None:
-                self.precompiler.end()
-                self.precompiler = None
+            self._end_precompiler()
         else:
             import triton
 
@@ -148,6 +147,9 @@ class Server:
         folder = Path(os.environ["GRADE_JIT"])
         if "files" in request:
             write_files(folder, fds[-1], request["files"])
+        if "kept_kernels" in request:
+            restore_kernels(fds[request["kept_kernels"]])
+            self._end_precompiler()
         if self.precompiler is not None and "cases_bytes" in request:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
             self.precompiler.begin(source, folder, request | {"cases": cases})
@@ -170,6 +172,16 @@ class Server:
         """Wait for the precompiler, then end it."""
         if self.precompiler is not None:
             self.precompiler.wait(request["limit_s"])
+        return {}
+
+    def _end_precompiler(self) -> None:
+        if self.precompiler is not None:
+            self.precompiler.end()
+            self.precompiler = None
+
+    def keep_kernels(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Write what Triton has compiled into lent memory."""
+        keep_kernels(fds[0])
         return {}
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -317,6 +329,7 @@ def serve(sock: socket.socket, server: Server) -> None:
         "hello": server.hello,
         "load": server.load,
         "finish_precompiling": server.finish_precompiling,
+        "keep_kernels": server.keep_kernels,
         "lend": server.lend,
         "call": server.call,
         "capture": server.capture,

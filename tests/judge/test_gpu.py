@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from grader.arena import TensorSpec, arrange
+from grader.judge import grade
 from grader.judge.gpu.dma import CopyEngine, PairReader
 from grader.judge.integrity.call_order import CallOrderWatch
 from grader.judge.memory.shared_block import POLICY, SharedBlock
-from grader.report import Report, Rule, Verdict
+from grader.problem import Problem
+from grader.report import PassedTests, Report, Rule, Verdict
+from grader.sandbox import make_sandbox
+from grader.submission import Submission
 from tests.judge.conftest import HONEST, SPEC, Judge
 
 pytestmark = pytest.mark.cuda
+
+ROOT = Path(__file__).resolve().parents[2]
 
 WIDE = SPEC.replace("{n: 4096,", "{n: 16777216,").replace("{n: 100000000,", "{n: 1000000,")
 
@@ -232,3 +241,29 @@ def test_a_kernel_that_cannot_be_captured_is_timed_eagerly(judged: Judge) -> Non
     report = judged(HONEST + "    assert float(x[0]) == float(x[0])\n")
     assert report.verdict is Verdict.ACCEPTED
     assert report.cases[-1].graph is False
+
+
+def graded(name: str, kernels: Path) -> Callable[..., Report]:
+    """Grades a file below submissions/square/, as a batch does."""
+    problem = Problem.load(ROOT / "problems" / "square")
+    path = ROOT / "submissions" / "square" / name
+    submission = Submission.read(path, problem.spec.limits.source_bytes)
+    sandbox = make_sandbox("process")
+    return partial(grade, problem, submission, sandbox=sandbox, device="cuda", kernels=kernels)
+
+
+def test_the_timed_runner_finds_the_kernels_of_the_tested_one(tmp_path: Path) -> None:
+    again = graded("accepted/triton_square.py", tmp_path / "kernels")
+    tested = again(benchmarks=False)
+    assert tested.verdict is Verdict.ACCEPTED
+    assert b".cubin" in (tmp_path / "kernels").read_bytes()
+    timed = again(passed=PassedTests.of(tested))
+    assert (timed.verdict, timed.ranked) == (Verdict.ACCEPTED, True)
+
+
+def test_kernels_that_are_none_gain_nothing(tmp_path: Path) -> None:
+    again = graded("accepted/hostile_fakes_kernels.py", tmp_path / "kernels")
+    tested = again(benchmarks=False)
+    assert b"evil" in (tmp_path / "kernels").read_bytes()
+    timed = again(passed=PassedTests.of(tested))
+    assert (timed.verdict, timed.ranked) == (Verdict.ACCEPTED, True)

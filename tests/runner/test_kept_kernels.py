@@ -1,0 +1,119 @@
+"""What Triton compiled travels from one sandbox of a submission to its next."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grader.runner.compiler import write_library
+from grader.runner.kept_kernels import keep_kernels, restore_kernels
+from grader.wire import fixed_size_memfd
+
+MEMORY_BYTES = 1 << 20
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    fd = fixed_size_memfd("kernels", MEMORY_BYTES)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "first" / "triton"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    return folder
+
+
+def next_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "second" / "triton"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_next_runner_finds_what_was_compiled(
+    cache: Path, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "key").mkdir(parents=True)
+    (cache / "key" / "kernel.cubin").write_bytes(b"\x7fELF" * 100)
+    (cache / "key" / "__grp__kernel.json").write_text("{}")
+    kept = files(cache)
+    keep_kernels(memory)
+    later = next_cache(tmp_path, monkeypatch)
+    restore_kernels(memory)
+    assert len(kept) == 2
+    assert files(later) == kept
+
+
+@pytest.mark.parametrize("size", [0, MEMORY_BYTES], ids=["nothing", "too much"])
+def test_without_kernels_the_next_runner_compiles(
+    cache: Path, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    if size:
+        cache.mkdir(parents=True)
+        (cache / "kernel.cubin").write_bytes(bytes(size))
+    keep_kernels(memory)
+    later = next_cache(tmp_path, monkeypatch)
+    restore_kernels(memory)
+    assert not later.exists()
+
+
+def member(name: str, **fields: object) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        member("../outside", size=4),
+        member("/etc/outside", size=4),
+        member("link", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        member("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+    ],
+    ids=lambda info: info.name,
+)
+def test_nothing_is_written_outside_the_cache(
+    cache: Path,
+    memory: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hostile: tarfile.TarInfo,
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(hostile, io.BytesIO(b"evil"))
+    write_library(memory, packed.getvalue())
+    later = next_cache(tmp_path, monkeypatch)
+    restore_kernels(memory)
+    assert [*tmp_path.rglob("outside")] == [*later.rglob("outside")]
+    assert not any(path.is_symlink() or path.is_char_device() for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("content", [b"no archive", b"\0" * 2048], ids=["text", "zeros"])
+def test_bytes_that_are_no_archive_are_left_out(cache: Path, memory: int, content: bytes) -> None:
+    write_library(memory, content)
+    restore_kernels(memory)
+    assert not cache.exists() or not files(cache)
+
+
+def test_a_length_beyond_the_memory_is_left_out(cache: Path, memory: int) -> None:
+    os.pwrite(memory, (1 << 60).to_bytes(8, "little"), 0)
+    restore_kernels(memory)
+    assert not cache.exists()
