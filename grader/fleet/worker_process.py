@@ -123,21 +123,12 @@ class TaskRunner:
         except (ProblemError, SandboxError) as error:
             self._send(WorkerMessage(task=request.task, failure=one_line(str(error))))
         else:
-            self._leave_device_memory()
             self._send(WorkerMessage(task=request.task, report=report))
 
     def close(self) -> None:
         """End the warm sandboxes."""
         if self._pool is not None:
             self._pool.close()
-
-    def _leave_device_memory(self) -> None:
-        """Leave what PyTorch caches to the other processes of this GPU: after large cases it is
-        most of the GPU's memory."""
-        if self._device == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
 
     def _grade(self, request: TaskRequest) -> Report:
         problem = Problem.load(request.folder)
