@@ -144,9 +144,17 @@ def _argument(
         argument["structured"] = True
     if value.weight:
         argument["weight"] = True
-    if value.role == "out" and not first.unique:
+    if value.role == "out" and not (first.unique and _is_exact(cases, forms)):
         argument["unique"] = False
     return argument
+
+
+def _is_exact(cases: Sequence[DescribedCase], forms: Sequence[TensorForm]) -> bool:
+    """Whether no rounding changes an output by more than rounding: integers that follow from
+    floating-point inputs, such as indices of the largest sums, may be others."""
+    inputs = (value.form for case in cases for value in case.form.values if value.role == "in")
+    given = {form.dtype for form in inputs if isinstance(form, TensorForm)}
+    return all(form.dtype in FLOATING_DTYPES for form in forms) or not given & {*FLOATING_DTYPES}
 
 
 def _tolerance(rel_l2: float) -> dict[str, float]:

@@ -176,7 +176,7 @@ class Workload(_Model):
             if isinstance(axis, VarAxis) and name not in self.axes:
                 raise ValueError(f"axes.{name}: missing")
         for name, given in self.inputs.items():
-            if name not in definition.inputs:
+            if name not in definition.inputs and not isinstance(given, CustomInput):
                 raise ValueError(f"inputs.{name}: the definition has no such input")
             if isinstance(given, CustomInput) and not definition.custom_inputs_entrypoint:
                 raise ValueError(

@@ -470,3 +470,44 @@ def test_kernels_of_the_sets_own_prototype_are_timed(ends: str, tmp_path: Path) 
     assert report.score_us > 2 * 4 * 4096**2 / 10e12 * 1e6
     late = OWN_FORM.replace("<<<(n + 255) / 256, 256>>>", "<<<1, 256>>>")
     assert graded_cuda(problem, late, "cuda").verdict == "wrong_answer"
+
+
+ROUNDED_SUMS = """
+import torch
+
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    return torch.rand(rows * 64, 999, device="cuda", generator=gen)
+
+
+def ref_kernel(data):
+    sums = data.sum(dim=1)
+    return sums, (sums * 1024).round().int()
+
+
+def check_implementation(data, output):
+    sums, rounded = ref_kernel(data)
+    if int((output[1] - rounded).abs().max()) > 1:
+        return False, "not rounded"
+    return torch.allclose(output[0], sums), "sums differ"
+"""
+OTHER_ORDER = """
+def custom_kernel(data):
+    sums = data[:, 0].clone()
+    for column in range(1, data.shape[1]):
+        sums += data[:, column]
+    return sums, (sums * 1024).round().int()
+"""
+
+
+def test_integers_that_rounding_changes_are_judged_by_the_sets_own_check(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, ROUNDED_SUMS))
+    report = graded(problem, OTHER_ORDER)
+    assert (report.verdict, report.reason) == ("accepted", "right on every case")
+    skewed = OTHER_ORDER.replace("return sums, (", "return sums, 2 + (")
+    assert "not rounded" in graded(problem, skewed).reason
+    # The sums themselves are compared with float64, more strictly than the set does.
+    assert problem.imported is not None
+    assert len(problem.imported.wide) == 3

@@ -479,7 +479,7 @@ def test_custom_inputs_come_from_the_definitions_function(tmp_path: Path) -> Non
     )
     definition = norm() | {"custom_inputs_entrypoint": "make", "reference": NORM + made}
     one = workload()
-    for name in ("x", "norm_weight"):
+    for name in ("x", "norm_weight", "which_the_definition_lacks"):
         one["inputs"][name] = {"type": "custom"}
     traces = driver(tmp_path, definition, [one])
     seed_all(3)
