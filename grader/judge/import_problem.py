@@ -46,7 +46,10 @@ BESIDES_BYTES = 8 << 30
 """Device memory that a grading takes besides its case's tensors: the contexts of four processes,
 and what is computed of pieces of tensors."""
 MOST_REL_L2 = 0.04
-"""With a larger bound, an output that is 5 % too large would pass, so the gate is left out."""
+"""With a larger bound, an output that is 5 % too large would pass, so the gate is coarse:"""
+COARSE_REL_L2 = 0.5
+"""it then only stops what is wrong as a whole, such as a slice that was left out. With a larger
+bound than that, there is no gate."""
 
 
 def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
@@ -80,10 +83,10 @@ def _imported(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
     plain = ImportedProblem(source, numbers, forms, frozenset(), (), device)
     problem = Problem.of_set(spec, plain)
     _expect_requests_to_fit(problem)
-    bounds, why_not = _bounds(problem, host, device)
+    bounds, why_not, why_coarse = _bounds(problem, host, device)
     code = SetCode(problem, device, host)
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
-    limits = [*source.notes, *left_out, *_limits(len(cases), public, why_not)]
+    limits = [*source.notes, *left_out, *_limits(len(cases), public, why_not, why_coarse)]
     imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits), device)
     return Problem.of_set(build_spec(source, cases, bounds), imported)
 
@@ -146,24 +149,30 @@ def _kinds(form: CaseForm) -> list[object]:
 
 def _bounds(
     problem: Problem, host: SetHost, device: Device
-) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """The bounds of the float64 gate by case and dtype, and why cases have none."""
+) -> tuple[dict[str, dict[str, float]], list[str], list[str]]:
+    """The bounds of the float64 gate by case and dtype; why cases have none, and why coarse
+    ones."""
     found: dict[str, dict[str, float]] = {}
     why_not: list[str] = []
+    why_coarse: list[str] = []
     assert problem.imported is not None
     listed = [*problem.cases("test", device), *problem.cases("benchmark", device)]
     if not any(a.unique for a in problem.spec.args if a.role != "in"):
-        return {}, ["several answers are right"] * len(listed)
+        return {}, ["several answers are right"] * len(listed), []
     in_float64 = replace(problem.imported, wide=frozenset(case.name for case in listed))
     code = SetCode(replace(problem, imported=in_float64), device, host)
     for case in listed:
         try:
-            found[case.name] = _bounds_of(code, host, case)
+            bounds = _bounds_of(code, host, case)
+            if (why := _too_large(bounds, MOST_REL_L2)) is not None:
+                why_coarse.append(why)
+                bounds = dict.fromkeys(bounds, COARSE_REL_L2)
+            found[case.name] = bounds
         except SetProblemError as error:
             if not host.is_running:
                 raise
             why_not.append(_reason(error, problem.imported.source))
-    return found, why_not
+    return found, why_not, why_coarse
 
 
 def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
@@ -182,11 +191,17 @@ def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
     if needed_bytes > _device_bytes(code.device):
         raise _no_gate(host, f"its answer in float64 needs about {needed_bytes / 1e9:.0f} GB")
     bounds = _own_error(code, case, code.run_eager(case, inputs), truth)
-    for dtype, bound in bounds.items():
-        if bound > MOST_REL_L2:
-            own = f"its own error in {dtype} is {bound / OWN_ERROR:.1e} of the result in float64"
-            raise _no_gate(host, own)
+    if (why := _too_large(bounds, COARSE_REL_L2)) is not None:
+        raise _no_gate(host, why)
     return bounds
+
+
+def _too_large(bounds: dict[str, float], most: float) -> str | None:
+    """Why a bound is above `most`; None if none is."""
+    for dtype, bound in bounds.items():
+        if bound > most:
+            return f"its own error in {dtype} is {bound / OWN_ERROR:.1e} of the result in float64"
+    return None
 
 
 def _no_gate(host: SetHost, why: str) -> SetProblemError:
@@ -232,11 +247,16 @@ def _own_error(code: SetCode, case: Case, eager: Values, truth: Values) -> dict[
     return bounds
 
 
-def _limits(count: int, public: int, why_not: Sequence[str]) -> list[str]:
+def _limits(
+    count: int, public: int, why_not: Sequence[str], why_coarse: Sequence[str]
+) -> list[str]:
     """What is judged less strictly, in lines."""
     lines = []
     if why_not:
         lines.append(f"no float64 gate in {len(why_not)} of {count} cases: {why_not[0]}")
+    if why_coarse:
+        gate = f"a coarse float64 gate in {len(why_coarse)} of {count} cases"
+        lines.append(f"{gate}: {why_coarse[0]}")
     if public:
         lines.append(f"{public} of {count} cases have public data that no seed changes")
     return lines

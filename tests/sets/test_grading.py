@@ -511,3 +511,47 @@ def test_integers_that_rounding_changes_are_judged_by_the_sets_own_check(tmp_pat
     # The sums themselves are compared with float64, more strictly than the set does.
     assert problem.imported is not None
     assert len(problem.imported.wide) == 3
+
+
+QUANTIZED = """
+import torch
+
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    return torch.randn(100, 128, device="cuda", generator=gen), torch.randn(128, 128, device="cuda")
+
+
+def ref_kernel(data):
+    a, b = (x.to(torch.float8_e4m3fn).float() for x in data)
+    return a @ b
+
+
+def check_implementation(data, output):
+    expected = ref_kernel(data)
+    right = torch.isclose(output, expected, rtol=1e-2, atol=1e-2)
+    return float(right.float().mean()) >= 0.98, "too many elements differ"
+"""
+IN_TWO_PARTS = """
+import torch
+
+
+def custom_kernel(data):
+    a, b = (x.to(torch.float8_e4m3fn).float() for x in data)
+    return a[:, :64] @ b[:64] + a[:, 64:] @ b[64:]
+"""
+
+
+def test_a_slice_that_a_set_lets_pass_is_wrong_where_its_precision_is_coarse(
+    tmp_path: Path,
+) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, QUANTIZED))
+    assert problem.imported is not None
+    assert [note for note in problem.imported.limits if "coarse float64 gate in 3 of 3" in note]
+    assert graded(problem, IN_TWO_PARTS).verdict == "accepted"
+    without_last = IN_TWO_PARTS.replace("return ", "out = ") + "    out[-1] = 0\n    return out\n"
+    report = graded(problem, without_last)
+    assert report.verdict == "wrong_answer"
+    assert "row 99" in report.reason
+    assert any("own check says right, the float64 gate wrong" in note for note in report.notes)
