@@ -181,7 +181,7 @@ def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
     needed_bytes = _needed_bytes(code.problem, case, inputs, host.peak_bytes)
     if needed_bytes > _device_bytes(code.device):
         raise _no_gate(host, f"its answer in float64 needs about {needed_bytes / 1e9:.0f} GB")
-    bounds = _own_error(code, case, code.run_eager(case, inputs), truth)
+    bounds = _own_error(code, case, code.run_eager(case, inputs), truth, inputs)
     for dtype, bound in bounds.items():
         if bound > MOST_REL_L2:
             own = f"its own error in {dtype} is {bound / OWN_ERROR:.1e} of the result in float64"
@@ -214,14 +214,18 @@ def _device_bytes(device: str) -> float:
     return torch.cuda.get_device_properties().total_memory if device == "cuda" else math.inf
 
 
-def _own_error(code: SetCode, case: Case, eager: Values, truth: Values) -> dict[str, float]:
-    """The bound by dtype from the reference's own error; infinite where it is nothing like the
-    reference in float64."""
+def _own_error(
+    code: SetCode, case: Case, eager: Values, truth: Values, inputs: Values
+) -> dict[str, float]:
+    """The bound by dtype from the reference's own error, as `check` measures it; infinite where it
+    is nothing like the reference in float64."""
     bounds: dict[str, float] = {}
     anything = Tolerance(atol=UNBOUNDED, rtol=0, rel_l2=UNBOUNDED, budget=UNBOUNDED)
     for argument in code.written:
         dtype = code.problem.dtype(argument, case)
-        result = check(argument.name, eager[argument.name], truth[argument.name], None, anything)
+        name = argument.name
+        initial = inputs[name] if argument.role == "inout" else None
+        result = check(name, eager[name], truth[name], None, anything, initial)
         if result.failure is not None:
             bounds[dtype] = math.inf
         elif dtype in FLOATING_DTYPES:

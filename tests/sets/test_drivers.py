@@ -603,6 +603,55 @@ def test_code_that_writes_its_inputs_gets_copies_unless_the_block_is_left_to_it(
     assert asked(server, "check", case=0, release=release)["right"]
 
 
+TOTALS = """
+import torch
+
+
+def generate_input(rows, seed):
+    return torch.randn(rows, 8, device="cuda"), torch.ones(rows), torch.empty(rows, 8)
+
+
+def ref_kernel(data):
+    x, totals, out = data
+    out[...] = 2 * x
+    totals.add_(x.sum(1))
+    return totals, out
+
+
+def check_implementation(data, output):
+    return all(map(torch.equal, output, ref_kernel(data))), "other"
+"""
+
+
+def test_an_input_that_the_reference_updates_keeps_what_it_held(tmp_path: Path) -> None:
+    """One that it only writes is an output, which is handed over without it."""
+    server, _ = served(board(tmp_path, TOTALS))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "inout", "out"]
+    x, totals, out = torch.randn(5, 8), torch.rand(5), torch.empty(5)
+    before = totals.clone()
+    compute(server, 0, [x, totals], [out, torch.empty(5, 8)])
+    assert torch.equal(out, before + x.sum(1))
+    lend(server, x, totals, out, 2 * x)
+    assert asked(server, "check", case=0)["right"]
+    lend(server, x, totals, out - before, 2 * x)
+    assert not asked(server, "check", case=0)["right"]
+
+
+def test_integers_that_the_reference_updates_keep_what_they_held(tmp_path: Path) -> None:
+    text = TOTALS.replace("torch.ones(rows)", "torch.ones(rows, dtype=torch.int64)")
+    server, _ = served(board(tmp_path, text.replace("x.sum(1)", "x.sum(1).long()")))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "inout", "out"]
+
+
+def test_a_reference_that_fails_without_what_an_input_held_reads_it(tmp_path: Path) -> None:
+    failing = "if totals.isnan().any():\n        raise ValueError\n    totals.copy_(x.sum(1))"
+    server, _ = served(board(tmp_path, TOTALS.replace("totals.add_(x.sum(1))", failing)))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "inout", "out"]
+
+
 def test_outputs_are_collected_once(tmp_path: Path) -> None:
     server, _ = served(board(tmp_path, IN_PLACE))
     compute(server, 0, [torch.randn(5, 8)], [torch.empty(40)])
