@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,8 @@ def _check_tree(tree: Any, count: int, depth: int = 0) -> None:
         parts = part
     elif kind == "dict" and isinstance(part, dict):
         parts = list(part.values())
+    elif kind == "object" and _is_object(part):
+        parts = [part[1]]
     elif kind == "value":
         if not isinstance(part, int) or not 0 <= part < count:
             raise ValueError(f"no tree: {part!r:.40} is none of {count} values")
@@ -144,6 +147,15 @@ def _check_tree(tree: Any, count: int, depth: int = 0) -> None:
         raise ValueError(f"no tree: {kind!r:.40}")
     for one in parts:
         _check_tree(one, count, depth + 1)
+
+
+def _is_object(part: Any) -> bool:
+    """Whether it is the name of a class and a tree of attributes."""
+    if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
+        return False
+    attributes = part[1].get("dict") if isinstance(part[1], dict) else None
+    name = re.fullmatch(r"[A-Za-z_]\w{0,99}\.[A-Za-z_]\w{0,99}", part[0])
+    return isinstance(attributes, dict) and name is not None
 
 
 class CaseHead(_Strict):

@@ -145,6 +145,9 @@ def _ends(place: str, tree: dict[str, Any]) -> Iterator[tuple[str, int]]:
     elif kind == "dict":
         for key, one in part.items():
             yield from _ends(f"{place}[{key!r}]", one)
+    elif kind == "object":
+        for key, one in part[1]["dict"].items():
+            yield from _ends(f"{place}.{key}", one)
 
 
 def _expression(tree: dict[str, Any], names: list[str]) -> str:

@@ -431,6 +431,8 @@ def _ends(tree: Any) -> list[int]:
     ((kind, part),) = tree.items()
     if kind == "value":
         return [part]
+    if kind == "object":
+        return _ends(part[1])
     parts = part.values() if kind == "dict" else part if kind in ("tuple", "list") else []
     return [number for one in parts for number in _ends(one)]
 

@@ -161,6 +161,35 @@ def test_room_that_the_reference_leaves_alone_is_an_output(tmp_path: Path) -> No
     assert graded(problem, kernel.replace(" = ref_kernel(data)", " = 0")).verdict == "wrong_answer"
 
 
+def test_a_cache_among_the_inputs_is_updated(tmp_path: Path) -> None:
+    """Each call gets the object as it was: its counter is that of the first call."""
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, made_up.CACHED))
+    assert [(a.name, a.role) for a in problem.spec.args][2:] == [
+        ("data_2_kept", "inout"),
+        ("out_0", "out"),
+    ]
+    assert problem.imported is not None
+    assert problem.imported.limits == ()
+    kernel = (
+        "def custom_kernel(data):\n"
+        "    setup, x, cache = data\n"
+        "    seen = cache(x @ setup.weight)\n"
+        "    return seen.sum(dim=0), cache.kept\n"
+    )
+    submission = Submission("kernel.py", "python", kernel.encode())
+    right = grade(problem, submission, sandbox=sandbox(), device="cpu")
+    assert right.verdict == "accepted", right.reason
+    assert "the float64 gate: right in 2 of 2 tests" in right.notes
+    idle = graded(problem, kernel.replace("cache(x @ setup.weight)", "cache.kept[:cache.count]"))
+    assert idle.verdict == "wrong_answer"
+    scaled = graded(problem, kernel.replace("setup.weight)", "setup.weight * 1.03)"))
+    assert scaled.verdict == "wrong_answer"
+    assert "'data_2_kept'" in scaled.reason
+    own = "def custom_kernel(weight, x, kept, out):\n    n = len(kept) - 2\n"
+    own += "    kept[n : n + 1] = x @ weight\n    out.copy_(kept[: n + 1].sum(0))\n"
+    assert graded(problem, own).verdict == "accepted"
+
+
 def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
     """Its parameters are made in another order than the reference's."""
     assert [a.name for a in linear.spec.args if a.weight][:2] == ["inner_weight", "inner_bias"]
@@ -181,11 +210,19 @@ def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
     assert "inner.bias" in other.reason + other.log
 
 
-@pytest.mark.parametrize("make", [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench])
+@pytest.mark.parametrize(
+    ("prefix", "make"),
+    [
+        ("leetgpu", made_up.leetgpu),
+        ("kernelbot", made_up.kernelbot),
+        ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
+        ("kernelbench", made_up.kernelbench),
+    ],
+)
 def test_a_reference_is_accepted_and_wrong_copies_are_not(
-    make: Callable[[Path], Path], tmp_path: Path
+    prefix: str, make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    source = read_problem(make.__name__, make(tmp_path))
+    source = read_problem(prefix, make(tmp_path))
     report = report_problem(source, sandbox(), "cpu")
     assert report.state == "runs", report.reasons
     assert report.float64_cases == report.tests + report.benchmarks
