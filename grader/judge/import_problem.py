@@ -23,7 +23,7 @@ from grader.judge.set_code import SetCode
 from grader.judge.set_host import SetHost, SetMemoryError, SetProblemError, open_host
 from grader.judge.set_spec import UNBOUNDED, DescribedCase, build_spec
 from grader.problem import Problem
-from grader.problem.imported import CaseForm, ImportedProblem, SetSource, TensorForm
+from grader.problem.imported import CaseForm, ImportedProblem, SetSource
 from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Tolerance
 from grader.sandbox.base import Device, Sandbox
 from grader.wire import REQUEST_BYTES
@@ -89,8 +89,10 @@ def _imported(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
 
 
 def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], list[str]]:
-    """The cases whose arguments are like the first one's, and a line for each other."""
+    """The cases whose arguments are like the first one's, or which have more or fewer of them, and
+    a line for each other."""
     found: list[DescribedCase] = []
+    most: CaseForm | None = None
     why_not: dict[str, list[str]] = {}
     for number, head in enumerate(host.heads):
         try:
@@ -100,7 +102,9 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], l
                 raise
             why_not.setdefault(_reason(error, source), []).append(head.name)
             continue
-        if found and _kinds(form) != _kinds(found[0].form):
+        if most is None or (form.aligned(most) is None and most.aligned(form) is not None):
+            most = form
+        if form.aligned(most) is None:
             why_not.setdefault("it has other arguments than the rest", []).append(head.name)
         else:
             found.append(DescribedCase(head, form))
@@ -112,7 +116,9 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], l
     if "benchmark" not in kinds:
         why = left_out[-1] if left_out else "it has no benchmark"
         raise SetProblemError(f"{source.folder}: {why}")
-    return found, left_out
+    assert most is not None
+    alike = [(case.head, case.form.aligned(most)) for case in found]
+    return [DescribedCase(head, form) for head, form in alike if form is not None], left_out
 
 
 def _expect_requests_to_fit(problem: Problem) -> None:
@@ -137,11 +143,6 @@ def _left_out(names: list[str], why: str) -> str:
 
 def _reason(error: ProblemError, source: SetSource) -> str:
     return str(error).removeprefix(f"{source.folder}: ")
-
-
-def _kinds(form: CaseForm) -> list[object]:
-    """What all cases of a problem have in common."""
-    return [(v.name, v.role, v.weight, isinstance(v.form, TensorForm)) for v in form.values]
 
 
 def _bounds(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from grader.arena import TensorSpec
-from grader.arena.layout import dense_strides
+from grader.arena.layout import dense_strides, tensor_like
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -61,7 +61,7 @@ class SetCode(ProblemCode):
         tensors = [
             (a, v.form)
             for a, v in self._pairs(form)
-            if isinstance(v.form, TensorForm) and a.role != "out"
+            if isinstance(v.form, TensorForm) and a.role != "out" and not v.absent
         ]
         with self._stopped():
             specs = [_spec(a, f) for a, f in tensors]
@@ -74,6 +74,8 @@ class SetCode(ProblemCode):
                 continue
             if argument.kind == "scalar":
                 values[argument.name] = value.form.scalar
+            elif value.absent:
+                values[argument.name] = tensor_like(_spec(argument, value.form), self.device)
             else:
                 tensor = found[argument.name]
                 is_fixed = value.name in form.fixed and not argument.weight
@@ -110,8 +112,9 @@ class SetCode(ProblemCode):
     def residuals(self, case: Case, inputs: Values, outputs: Values) -> dict[str, float]:
         """What the set's own check says of the outputs."""
         written = [outputs[a.name] for a in self.written]
+        given = self._tensors(case, inputs)
         with self._stopped():
-            right, message = self._host.check(self._number(case), self._tensors(inputs), written)
+            right, message = self._host.check(self._number(case), given, written)
         words = f"{self._imported.source.set_title}'s own check: {message or 'wrong'}"
         return {words: 0.0 if right else math.inf}
 
@@ -155,13 +158,15 @@ class SetCode(ProblemCode):
                 dtype = value.form.dtype
                 dtype = "fp64" if wide and dtype in FLOATING_DTYPES else dtype
                 specs.append(_packed(dtype, value.form.lent_shape(len(argument.shape))))
+        given = self._tensors(case, inputs)
         with self._stopped():
-            outputs = self._host.reference(self._number(case), self._tensors(inputs), specs, wide)
+            outputs = self._host.reference(self._number(case), given, specs, wide)
         return dict(zip([a.name for a in self.written], outputs, strict=True))
 
-    def _tensors(self, inputs: Values) -> list[torch.Tensor]:
-        args = self.problem.spec.args
-        return [inputs[a.name] for a in args if a.kind == "tensor" and a.role != "out"]
+    def _tensors(self, case: Case, inputs: Values) -> list[torch.Tensor]:
+        """The tensors that the set's code gets for a case."""
+        given = [a for a, v in self._pairs(self._form(case)) if a.role != "out" and not v.absent]
+        return [inputs[a.name] for a in given if a.kind == "tensor"]
 
     def _form(self, case: Case) -> CaseForm:
         return self._imported.forms[case.name]

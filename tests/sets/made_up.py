@@ -141,6 +141,35 @@ check_implementation = matching(ref_kernel)
 """A board whose inputs are objects of its own classes. One is a cache, to which each call adds a
 row."""
 
+PARTS = """
+import torch
+from helpers import matching
+
+
+def generate_input(rows, parts, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    x = torch.randn(rows, 16, device="cuda", generator=gen)
+    weights = {}
+    for i in range(parts):
+        weights[f"part.{i}.weight"] = torch.randn(16, 24, device="cuda", generator=gen)
+    weights["last.weight"] = torch.randn(24, 16, device="cuda", generator=gen)
+    return x, weights, {"parts": parts}
+
+
+def ref_kernel(data):
+    x, weights, config = data
+    inner = [x @ weights[f"part.{i}.weight"] for i in range(config["parts"])]
+    return sum(inner) @ weights["last.weight"]
+
+
+check_implementation = matching(ref_kernel)
+"""
+"""A board with a dictionary that has more entries in some cases than in others."""
+
+PARTS_TASK = TASK.replace('"rows": 5,', '"rows": 5, "parts": 2,')
+PARTS_TASK = PARTS_TASK.replace('"rows": 40,', '"rows": 40, "parts": 4,')
+PARTS_TASK = PARTS_TASK.replace('"rows": 64,', '"rows": 64, "parts": 3,')
+
 HELPERS = """
 import torch
 

@@ -190,6 +190,57 @@ def test_a_cache_among_the_inputs_is_updated(tmp_path: Path) -> None:
     assert graded(problem, own).verdict == "accepted"
 
 
+def test_arguments_that_only_some_cases_have(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, made_up.PARTS, made_up.PARTS_TASK))
+    spec, described = problem.spec, problem.imported
+    assert described is not None
+    assert described.limits == ()
+    parts = [f"data_1_part_{i}_weight" for i in range(4)]
+    assert [a.name for a in spec.args] == ["data_0", *parts, "data_1_last_weight", "out"]
+    small, large, timed = [*spec.tests, *spec.benchmarks]
+    shapes = [[problem.shape(a, case) for a in spec.args[3:5]] for case in (small, large, timed)]
+    assert shapes == [[(1, 1), (1, 1)], [(16, 24), (16, 24)], [(16, 24), (1, 1)]]
+    assert described.forms[small.name].data["tuple"][1] == {
+        "dict": {
+            "part.0.weight": {"value": 1},
+            "part.1.weight": {"value": 2},
+            "last.weight": {"value": 5},
+        }
+    }
+    code = SetCode(problem, "cpu", open_host(described.source, sandbox(), "cpu"))
+    first, second = (code.inputs(small, seed) for seed in (1, 2))
+    assert not first["data_1_part_1_weight"].equal(second["data_1_part_1_weight"])
+    assert first["data_1_part_2_weight"].tolist() == [[0.0]]
+    kernel = (
+        "def custom_kernel(data):\n"
+        "    x, weights, config = data\n"
+        "    assert len(weights) == config['parts'] + 1\n"
+        "    inner = [x @ w for name, w in weights.items() if name.startswith('part')]\n"
+        "    return sum(inner) @ weights['last.weight']\n"
+    )
+    submission = Submission("kernel.py", "python", kernel.encode())
+    right = grade(problem, submission, sandbox=sandbox(), device="cpu")
+    assert right.verdict == "accepted", right.reason
+    assert "the float64 gate: right in 2 of 2 tests" in right.notes
+    wrong = graded(problem, kernel.replace("sum(inner)", "sum(inner[:2])"))
+    assert [case.status for case in wrong.cases] == ["passed", "wrong_answer"]
+    own = "def custom_kernel(x, a, b, c, d, last, out):\n"
+    own += "    given = [w for w in (a, b, c, d) if w.shape == (16, 24)]\n"
+    own += "    out.copy_(sum(x @ w for w in given) @ last)\n"
+    assert graded(problem, own).verdict == "accepted"
+
+
+def test_a_case_with_another_argument_is_left_out(tmp_path: Path) -> None:
+    """It has one that others lack, and lacks one that they have."""
+    name = '"last.weight" if len(x) != 40 else "end.weight"'
+    board = made_up.PARTS.replace('"last.weight"', name)
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, board, made_up.PARTS_TASK))
+    assert problem.imported is not None
+    assert problem.imported.limits == (
+        "case 'test_2' is left out: it has other arguments than the rest",
+    )
+
+
 def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
     """Its parameters are made in another order than the reference's."""
     assert [a.name for a in linear.spec.args if a.weight][:2] == ["inner_weight", "inner_bias"]
@@ -216,6 +267,7 @@ def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
         ("leetgpu", made_up.leetgpu),
         ("kernelbot", made_up.kernelbot),
         ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
+        ("kernelbot", lambda root: made_up.kernelbot(root, made_up.PARTS, made_up.PARTS_TASK)),
         ("kernelbench", made_up.kernelbench),
     ],
 )

@@ -19,6 +19,7 @@ MAKERS = [
     ("leetgpu", made_up.leetgpu),
     ("kernelbot", made_up.kernelbot),
     ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
+    ("kernelbot", lambda root: made_up.kernelbot(root, made_up.PARTS, made_up.PARTS_TASK)),
     ("kernelbench", made_up.kernelbench),
 ]
 
