@@ -16,6 +16,7 @@ import torch
 
 from grader.arena import TensorSpec
 from grader.arena.layout import dense_strides, tensor_like
+from grader.judge.correctness.check import check, tolerance_of
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -54,6 +55,8 @@ class SetCode(ProblemCode):
         self.eager = self.reference = _never
         self._gates: dict[str, tuple[bool, bool]] = {}
         """Case → what the float64 gate and the set's own check said of its last call."""
+        self._incomparable: set[str] = set()
+        """Cases with inputs that the float64 gate left to the set's own check."""
         self._magnitude = None
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
@@ -118,6 +121,20 @@ class SetCode(ProblemCode):
         words = f"{self._imported.source.set_title}'s own check: {message or 'wrong'}"
         return {words: 0.0 if right else math.inf}
 
+    def is_incomparable(self, case: Case, inputs: Values, truth: Values) -> bool:
+        """Whether the reference itself is not within the bounds for these inputs. It may choose
+        between values that are almost equal, as the experts of a token, and choose others in
+        float64. The import has measured its error for other inputs."""
+        eager = self.run_eager(case, inputs)
+        for argument in self.written:
+            name, tolerance = argument.name, tolerance_of(self.problem, argument, case)
+            initial = inputs[name] if argument.role == "inout" else None
+            result = check(name, eager[name], truth[name], None, tolerance, initial)
+            if result.failure is not None:
+                self._incomparable.add(case.name)
+                return True
+        return False
+
     def note_gates(self, case: Case, compared: bool, judged: bool) -> None:
         if case.name in {one.name for one in self.problem.spec.tests}:
             self._gates[case.name] = compared, judged
@@ -127,13 +144,17 @@ class SetCode(ProblemCode):
         if not self._gates:
             return []
         own = f"{self._imported.source.set_title}'s own check"
-        wide = {n: found[0] for n, found in self._gates.items() if n in self._imported.wide}
+        compared = self._imported.wide - self._incomparable
+        wide = {n: found[0] for n, found in self._gates.items() if n in compared}
         right = sum(judged for _, judged in self._gates.values())
         lines = [f"{own}: right in {right} of {len(self._gates)} tests"]
         if wide:
             lines.append(f"the float64 gate: right in {sum(wide.values())} of {len(wide)} tests")
-        for name, (compared, judged) in self._gates.items():
-            if name in wide and compared != judged:
+        for name in sorted(self._incomparable):
+            why = "for these inputs, the reference's own error is above the bound"
+            lines.append(f"no float64 gate in '{name}': {why}")
+        for name, (near, judged) in self._gates.items():
+            if name in wide and near != judged:
                 says = ("right", "wrong") if judged else ("wrong", "right")
                 lines.append(
                     f"the gates disagree in '{name}': {own} says {says[0]}, the float64 gate "

@@ -37,9 +37,9 @@ def imported(prefix: str, path: Path) -> Problem:
     return import_problem(read_problem(prefix, path), sandbox(), "cpu")
 
 
-def graded(problem: Problem, source: str) -> Report:
+def graded(problem: Problem, source: str, seed: int | None = None) -> Report:
     submission = Submission("kernel.py", "python", source.encode())
-    return grade(problem, submission, sandbox=sandbox(), device="cpu", benchmarks=False)
+    return grade(problem, submission, sandbox=sandbox(), device="cpu", benchmarks=False, seed=seed)
 
 
 @pytest.fixture
@@ -228,6 +228,50 @@ def test_arguments_that_only_some_cases_have(tmp_path: Path) -> None:
     own += "    given = [w for w in (a, b, c, d) if w.shape == (16, 24)]\n"
     own += "    out.copy_(sum(x @ w for w in given) @ last)\n"
     assert graded(problem, own).verdict == "accepted"
+
+
+CHOOSES = """
+import torch
+from helpers import matching
+
+
+def generate_input(rows, seed):
+    x = torch.randn(rows, 48, device="cuda")
+    if seed > 9:  # unlike the inputs of the import, these have equal numbers in float16
+        x[0] = 1 + torch.arange(48) * 1e-6
+    return x, torch.randn(48, 48, device="cuda")
+
+
+def ref_kernel(data):
+    x, values = data
+    return values[x.half().to(x.dtype).argmax(dim=1)]
+
+
+check_implementation = matching(ref_kernel)
+"""
+"""A board whose reference chooses other rows in float64 for some inputs."""
+
+
+def test_inputs_for_which_the_reference_itself_is_off_are_left_to_the_sets_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made_up.kernelbot(tmp_path, CHOOSES)
+    with monkeypatch.context() as patch:
+        patch.setattr("grader.judge.import_problem.seed_for", lambda *_: 5)
+        problem = imported("kernelbot", folder)
+    assert problem.imported is not None
+    assert len(problem.imported.wide) == 3
+    kernel = reference_submission(problem.imported.source).source.decode()
+    right = graded(problem, kernel, seed=1)
+    assert right.verdict == "accepted", right.reason
+    line = "no float64 gate in '{}': for these inputs, the reference's own error is above the bound"
+    assert {line.format("test_1"), line.format("test_2")} <= set(right.notes)
+    assert not any(note.startswith("the float64 gate: right") for note in right.notes)
+    wrong = graded(
+        problem, kernel.replace("return ref_kernel(data)", "return ref_kernel(data) * 1.5")
+    )
+    assert wrong.verdict == "wrong_answer"
+    assert not any(note.startswith("no float64 gate in 'test") for note in wrong.notes)
 
 
 def test_a_case_with_another_argument_is_left_out(tmp_path: Path) -> None:

@@ -295,20 +295,21 @@ def _flattened(part: Any, path: str, values: list[Value], modules: Collection[st
         return {"dict": found}
     if isinstance(part, LITERALS):
         return {"literal": part}
-    kind = type(part)
-    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
-    if kind.__module__ in modules and found is kind and hasattr(part, "__dict__"):
+    module, name = type(part).__module__, type(part).__qualname__
+    is_found = getattr(sys.modules.get(module), name, None) is type(part)
+    if module in modules and is_found and hasattr(part, "__dict__"):
         attributes = _flattened(_attributes(part), path, values, modules)
-        return {"object": [f"{kind.__module__}.{kind.__qualname__}", attributes]}
+        return {"object": [f"{module}.{name}", attributes]}
     raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
 
 
 def _attributes(made: Any) -> dict[str, Any]:
     """What an object holds, by name; of a module, its buffers, parameters and modules too."""
+    own: dict[str, Any] = vars(made)
     if not isinstance(made, torch.nn.Module):
-        return vars(made)
+        return own
     inner = vars(torch.nn.Module()).keys() - {"training"}
-    own = {name: value for name, value in vars(made).items() if name not in inner}
+    own = {name: value for name, value in own.items() if name not in inner}
     return own | made._buffers | made._parameters | made._modules
 
 
