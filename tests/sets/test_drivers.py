@@ -660,8 +660,11 @@ def test_an_object_of_a_boards_class_is_rebuilt_from_its_attributes(tmp_path: Pa
         ("data_1", "in", (1, 16)),
         ("data_2_kept", "in", (7, 16)),
     ]
-    attributes = {"width": {"literal": 16}, "weight": {"value": 0}}
-    attributes["shape"] = {"tuple": [{"literal": 7}, {"literal": 16}]}
+    attributes = {
+        "width": {"literal": 16},
+        "shape": {"tuple": [{"literal": 7}, {"literal": 16}]},
+        "weight": {"value": 0},
+    }
     assert inputs.data["tuple"][0] == {"object": ["reference.Setup", {"dict": attributes}]}
     setup, x, cache = grown(inputs.data, [v.value for v in inputs.values])
     assert (setup.width, setup.shape) == (16, (7, 16))
@@ -708,6 +711,13 @@ def test_what_an_object_may_not_hold(made: str, why: str, tmp_path: Path) -> Non
     driver = board(tmp_path, text.replace('{"eps": 1e-5}', made))
     with pytest.raises(UnsupportedError, match=why):
         drawn(driver, "test_1", 1)
+
+
+def test_an_object_among_the_outputs_is_refused(tmp_path: Path) -> None:
+    text = made_up.CACHED.replace("return seen.sum(dim=0), kept.kept", "return seen, kept")
+    server, _ = served(board(tmp_path, text))
+    with pytest.raises(UnsupportedError, match="a Rows among its inputs or outputs"):
+        asked(server, "describe", case=0)
 
 
 def test_outputs_are_collected_once(tmp_path: Path) -> None:

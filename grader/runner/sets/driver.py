@@ -402,5 +402,5 @@ def function_of(module: ModuleType, name: str) -> Callable[..., Any]:
     """A function of a problem's file. Raises `UnsupportedError` if it is missing."""
     found = getattr(module, name, None)
     if not callable(found):
-        raise UnsupportedError(f"no function named '{name}'")
+        raise UnsupportedError(f"no function named '{name}' in {module.__name__}.py")
     return found  # type: ignore[no-any-return]
