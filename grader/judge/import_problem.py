@@ -23,7 +23,7 @@ from grader.judge.set_code import SetCode
 from grader.judge.set_host import SetHost, SetMemoryError, SetProblemError, open_host
 from grader.judge.set_spec import UNBOUNDED, DescribedCase, build_spec
 from grader.problem import Problem
-from grader.problem.imported import CaseForm, ImportedProblem, SetSource, TensorForm
+from grader.problem.imported import CaseForm, ImportedProblem, SetSource
 from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Tolerance
 from grader.sandbox.base import Device, Sandbox
 from grader.wire import REQUEST_BYTES
@@ -92,8 +92,10 @@ def _imported(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
 
 
 def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], list[str]]:
-    """The cases whose arguments are like the first one's, and a line for each other."""
+    """The cases whose arguments are like the first one's, or which have more or fewer of them, and
+    a line for each other."""
     found: list[DescribedCase] = []
+    most: CaseForm | None = None
     why_not: dict[str, list[str]] = {}
     for number, head in enumerate(host.heads):
         try:
@@ -103,7 +105,9 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], l
                 raise
             why_not.setdefault(_reason(error, source), []).append(head.name)
             continue
-        if found and _kinds(form) != _kinds(found[0].form):
+        if most is None or (form.aligned(most) is None and most.aligned(form) is not None):
+            most = form
+        if form.aligned(most) is None:
             why_not.setdefault("it has other arguments than the rest", []).append(head.name)
         else:
             found.append(DescribedCase(head, form))
@@ -115,7 +119,9 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], l
     if "benchmark" not in kinds:
         why = left_out[-1] if left_out else "it has no benchmark"
         raise SetProblemError(f"{source.folder}: {why}")
-    return found, left_out
+    assert most is not None
+    alike = [(case.head, case.form.aligned(most)) for case in found]
+    return [DescribedCase(head, form) for head, form in alike if form is not None], left_out
 
 
 def _expect_requests_to_fit(problem: Problem) -> None:
@@ -140,11 +146,6 @@ def _left_out(names: list[str], why: str) -> str:
 
 def _reason(error: ProblemError, source: SetSource) -> str:
     return str(error).removeprefix(f"{source.folder}: ")
-
-
-def _kinds(form: CaseForm) -> list[object]:
-    """What all cases of a problem have in common."""
-    return [(v.name, v.role, v.weight, isinstance(v.form, TensorForm)) for v in form.values]
 
 
 def _bounds(
@@ -190,7 +191,7 @@ def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
     needed_bytes = _needed_bytes(code.problem, case, inputs, host.peak_bytes)
     if needed_bytes > _device_bytes(code.device):
         raise _no_gate(host, f"its answer in float64 needs about {needed_bytes / 1e9:.0f} GB")
-    bounds = _own_error(code, case, code.run_eager(case, inputs), truth)
+    bounds = _own_error(code, case, code.run_eager(case, inputs), truth, inputs)
     if (why := _too_large(bounds, COARSE_REL_L2)) is not None:
         raise _no_gate(host, why)
     return bounds
@@ -229,16 +230,20 @@ def _device_bytes(device: str) -> float:
     return torch.cuda.get_device_properties().total_memory if device == "cuda" else math.inf
 
 
-def _own_error(code: SetCode, case: Case, eager: Values, truth: Values) -> dict[str, float]:
-    """The bound by dtype from the reference's own error; infinite where it is nothing like the
-    reference in float64."""
+def _own_error(
+    code: SetCode, case: Case, eager: Values, truth: Values, inputs: Values
+) -> dict[str, float]:
+    """The bound by dtype from the reference's own error, as `check` measures it; infinite where it
+    is nothing like the reference in float64."""
     bounds: dict[str, float] = {}
     anything = Tolerance(atol=UNBOUNDED, rtol=0, rel_l2=UNBOUNDED, budget=UNBOUNDED)
     for argument in code.written:
         if not argument.unique:
             continue
         dtype = code.problem.dtype(argument, case)
-        result = check(argument.name, eager[argument.name], truth[argument.name], None, anything)
+        name = argument.name
+        initial = inputs[name] if argument.role == "inout" else None
+        result = check(name, eager[name], truth[name], None, anything, initial)
         if result.failure is not None:
             bounds[dtype] = math.inf
         elif dtype in FLOATING_DTYPES:

@@ -216,6 +216,11 @@ class ProblemCode:
             )
         return {str(words): float(share) for words, share in found.items()}
 
+    def is_incomparable(self, case: Case, inputs: Values, truth: Values) -> bool:
+        """Whether outputs for these inputs cannot be compared with `truth`, the reference's in
+        float64, and `residuals()` alone judge them."""
+        return False
+
     def note_gates(self, case: Case, compared: bool, judged: bool) -> None:
         """A call was checked: whether its outputs passed the comparison with the reference, and
         `residuals()`. Of no interest here."""

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from grader.arena import TensorSpec
-from grader.arena.layout import dense_strides
+from grader.arena.layout import dense_strides, tensor_like
+from grader.judge.correctness.check import check, tolerance_of
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -54,6 +55,8 @@ class SetCode(ProblemCode):
         self.eager = self.reference = _never
         self._gates: dict[str, tuple[bool, bool]] = {}
         """Case → what the float64 gate and the set's own check said of its last call."""
+        self._incomparable: set[str] = set()
+        """Cases with inputs that the float64 gate left to the set's own check."""
         self._magnitude = None
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
@@ -61,7 +64,7 @@ class SetCode(ProblemCode):
         tensors = [
             (a, v.form)
             for a, v in self._pairs(form)
-            if isinstance(v.form, TensorForm) and a.role != "out"
+            if isinstance(v.form, TensorForm) and a.role != "out" and not v.absent
         ]
         with self._stopped():
             specs = [_spec(a, f) for a, f in tensors]
@@ -74,6 +77,8 @@ class SetCode(ProblemCode):
                 continue
             if argument.kind == "scalar":
                 values[argument.name] = value.form.scalar
+            elif value.absent:
+                values[argument.name] = tensor_like(_spec(argument, value.form), self.device)
             else:
                 tensor = found[argument.name]
                 is_fixed = value.name in form.fixed and not argument.weight
@@ -110,10 +115,25 @@ class SetCode(ProblemCode):
     def residuals(self, case: Case, inputs: Values, outputs: Values) -> dict[str, float]:
         """What the set's own check says of the outputs."""
         written = [outputs[a.name] for a in self.written]
+        given = self._tensors(case, inputs)
         with self._stopped():
-            right, message = self._host.check(self._number(case), self._tensors(inputs), written)
+            right, message = self._host.check(self._number(case), given, written)
         words = f"{self._imported.source.set_title}'s own check: {message or 'wrong'}"
         return {words: 0.0 if right else math.inf}
+
+    def is_incomparable(self, case: Case, inputs: Values, truth: Values) -> bool:
+        """Whether the reference itself is not within the bounds for these inputs. It may choose
+        between values that are almost equal, as the experts of a token, and choose others in
+        float64. The import has measured its error for other inputs."""
+        eager = self.run_eager(case, inputs)
+        for argument in (a for a in self.written if a.unique):
+            name, tolerance = argument.name, tolerance_of(self.problem, argument, case)
+            initial = inputs[name] if argument.role == "inout" else None
+            result = check(name, eager[name], truth[name], None, tolerance, initial)
+            if result.failure is not None:
+                self._incomparable.add(case.name)
+                return True
+        return False
 
     def note_gates(self, case: Case, compared: bool, judged: bool) -> None:
         if case.name in {one.name for one in self.problem.spec.tests}:
@@ -124,13 +144,17 @@ class SetCode(ProblemCode):
         if not self._gates:
             return []
         own = f"{self._imported.source.set_title}'s own check"
-        wide = {n: found[0] for n, found in self._gates.items() if n in self._imported.wide}
+        compared = self._imported.wide - self._incomparable
+        wide = {n: found[0] for n, found in self._gates.items() if n in compared}
         right = sum(judged for _, judged in self._gates.values())
         lines = [f"{own}: right in {right} of {len(self._gates)} tests"]
         if wide:
             lines.append(f"the float64 gate: right in {sum(wide.values())} of {len(wide)} tests")
-        for name, (compared, judged) in self._gates.items():
-            if name in wide and compared != judged:
+        for name in sorted(self._incomparable):
+            why = "for these inputs, the reference's own error is above the bound"
+            lines.append(f"no float64 gate in '{name}': {why}")
+        for name, (near, judged) in self._gates.items():
+            if name in wide and near != judged:
                 says = ("right", "wrong") if judged else ("wrong", "right")
                 lines.append(
                     f"the gates disagree in '{name}': {own} says {says[0]}, the float64 gate "
@@ -155,13 +179,15 @@ class SetCode(ProblemCode):
                 dtype = value.form.dtype
                 dtype = "fp64" if wide and dtype in FLOATING_DTYPES else dtype
                 specs.append(_packed(dtype, value.form.lent_shape(len(argument.shape))))
+        given = self._tensors(case, inputs)
         with self._stopped():
-            outputs = self._host.reference(self._number(case), self._tensors(inputs), specs, wide)
+            outputs = self._host.reference(self._number(case), given, specs, wide)
         return dict(zip([a.name for a in self.written], outputs, strict=True))
 
-    def _tensors(self, inputs: Values) -> list[torch.Tensor]:
-        args = self.problem.spec.args
-        return [inputs[a.name] for a in args if a.kind == "tensor" and a.role != "out"]
+    def _tensors(self, case: Case, inputs: Values) -> list[torch.Tensor]:
+        """The tensors that the set's code gets for a case."""
+        given = [a for a, v in self._pairs(self._form(case)) if a.role != "out" and not v.absent]
+        return [inputs[a.name] for a in given if a.kind == "tensor"]
 
     def _form(self, case: Case) -> CaseForm:
         return self._imported.forms[case.name]

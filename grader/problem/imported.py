@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grader.problem.judged_version import JudgedVersion
 
-IMPORT_FORMAT = 1
+IMPORT_FORMAT = 2
 """Raised when a change of ours judges the same files differently: it is part of the digest."""
 MOST_CASES = 200
 MOST_VALUES = 4096
@@ -102,6 +103,14 @@ class ValueForm(_Strict):
     role: Literal["in", "out", "inout"]
     weight: bool
     form: TensorForm | ScalarForm
+    absent: bool = False
+    """Whether only other cases have it. Here the argument has one element, zero, and the set's own
+    data has nothing."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What it has in common with the same value of other cases."""
+        return self.name, self.role, self.weight, isinstance(self.form, TensorForm)
 
 
 class CaseForm(_Strict):
@@ -126,6 +135,40 @@ class CaseForm(_Strict):
             _check_tree(tree, len(self.values))
         return self
 
+    def aligned(self, other: CaseForm) -> CaseForm | None:
+        """This form with the values of another case, in its order: input tensors that this case
+        lacks are absent. None if there are other differences."""
+        own, values, places = list(self.values), list[ValueForm](), list[int]()
+        for value in other.values:
+            if own and own[0].kind == value.kind:
+                places.append(len(values))
+                values.append(own.pop(0))
+            elif value.kind[1:] == ("in", False, True):
+                assert isinstance(value.form, TensorForm)
+                ones = [1] * len(value.form.shape)
+                form = TensorForm(dtype=value.form.dtype, shape=ones, strides=ones)
+                values.append(value.model_copy(update={"form": form, "absent": True}))
+            else:
+                return None
+        if own:
+            return None
+        trees = {"data": _moved(self.data, places), "result": _moved(self.result, places)}
+        return self.model_copy(update={"values": values} | trees)
+
+
+def _moved(tree: dict[str, Any], places: list[int]) -> dict[str, Any]:
+    """A tree of which each value has another place."""
+    ((kind, part),) = tree.items()
+    if kind == "value":
+        return {kind: places[part]}
+    if kind == "dict":
+        return {kind: {key: _moved(one, places) for key, one in part.items()}}
+    if kind in ("tuple", "list"):
+        return {kind: [_moved(one, places) for one in part]}
+    if kind == "object":
+        return {kind: [part[0], _moved(part[1], places)]}
+    return tree
+
 
 def _check_tree(tree: Any, count: int, depth: int = 0) -> None:
     """Raise ValueError unless `tree` is one of `grader.runner.sets.driver` over `count` values."""
@@ -137,6 +180,8 @@ def _check_tree(tree: Any, count: int, depth: int = 0) -> None:
         parts = part
     elif kind == "dict" and isinstance(part, dict):
         parts = list(part.values())
+    elif kind == "object" and _is_object(part):
+        parts = [part[1]]
     elif kind == "value":
         if not isinstance(part, int) or not 0 <= part < count:
             raise ValueError(f"no tree: {part!r:.40} is none of {count} values")
@@ -144,6 +189,15 @@ def _check_tree(tree: Any, count: int, depth: int = 0) -> None:
         raise ValueError(f"no tree: {kind!r:.40}")
     for one in parts:
         _check_tree(one, count, depth + 1)
+
+
+def _is_object(part: Any) -> bool:
+    """Whether it is the name of a class and a tree of attributes."""
+    if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
+        return False
+    attributes = part[1].get("dict") if isinstance(part[1], dict) else None
+    name = re.fullmatch(r"[A-Za-z_]\w{0,99}\.[A-Za-z_]\w{0,99}", part[0])
+    return isinstance(attributes, dict) and name is not None
 
 
 class CaseHead(_Strict):

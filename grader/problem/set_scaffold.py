@@ -49,8 +49,9 @@ def _plain(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
 def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     names = [argument.name for argument in problem.spec.args]
     lines = ['"""', "", "import torch", "", "", "def custom_kernel(data):", *_described(problem)]
-    lines += [f"    {names[i]} = {place}" for place, i in _ends("data", form.data)]
-    given = {i for _, i in _ends("data", form.data)}
+    everywhere = _everywhere(imported)
+    given = {i: place for place, i in _ends("data", form.data) if i in everywhere}
+    lines += [f"    {names[i]} = {place}" for i, place in given.items()]
     for i, argument in enumerate(problem.spec.args):
         if argument.role == "in":
             continue
@@ -74,10 +75,18 @@ def _run(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     return "\n".join([*lines, f"    return {', '.join(outputs)}"]) + "\n"
 
 
+def _everywhere(imported: ImportedProblem) -> list[int]:
+    """The places of the arguments that each case has."""
+    columns = zip(*(form.values for form in imported.forms.values()), strict=True)
+    return [i for i, values in enumerate(columns) if not any(value.absent for value in values)]
+
+
 def _like_inputs(problem: Problem, argument: Argument, value: ValueForm) -> str:
     """An expression for an output, whose sizes are those of inputs."""
     args = problem.spec.args
-    inputs = [a for a in args if a.role != "out" and a.kind == "tensor" and not a.weight]
+    assert problem.imported is not None
+    everywhere = [args[i] for i in _everywhere(problem.imported)]
+    inputs = [a for a in everywhere if a.role != "out" and a.kind == "tensor" and not a.weight]
     sizes = {
         size: f"{a.name}.shape[{axis}]"
         for a in inputs
@@ -145,6 +154,9 @@ def _ends(place: str, tree: dict[str, Any]) -> Iterator[tuple[str, int]]:
     elif kind == "dict":
         for key, one in part.items():
             yield from _ends(f"{place}[{key!r}]", one)
+    elif kind == "object":
+        for key, one in part[1]["dict"].items():
+            yield from _ends(f"{place}.{key}", one)
 
 
 def _expression(tree: dict[str, Any], names: list[str]) -> str:

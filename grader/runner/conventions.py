@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from grader.runner.entry_point import EntryPoint, LoadError, accepts
-from grader.runner.sets.driver import Tree, grown, viewed
+from grader.runner.sets.driver import Tree, grown, has_objects, viewed
 
 
 def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | None:
@@ -38,17 +38,21 @@ def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | No
 
     def prepare(values: list[Any], case: dict[str, Any]) -> Any:
         values = _shaped(values, case)
-        outs = [values[i] for i in outputs]
-        data = [grown(case["data"], values)]
-        data += [grown(case["result"], values)] if count == 2 else []
-        return data, case["result"], outs, outputs
+
+        def given() -> list[Any]:
+            trees = [case["data"], case["result"]] if count == 2 else [case["data"]]
+            return [grown(tree, values) for tree in trees]
+
+        # A call may change an object, such as a cache that counts its entries: each gets its own.
+        kept = None if has_objects(case["data"]) else given()
+        return kept, given, case["result"], {i: values[i] for i in outputs}
 
     def call(prepared: Any) -> None:
-        data, tree, outs, places = prepared
-        result = function(*data)
-        if result is None and len(data) == 2:
+        kept, given, tree, outs = prepared
+        result = function(*(given() if kept is None else kept))
+        if result is None and count == 2:
             return
-        _deliver(result, tree, dict(zip(places, outs, strict=True)))
+        _deliver(result, tree, outs)
 
     return EntryPoint(call, prepare, returns=count != 2)
 

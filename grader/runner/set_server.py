@@ -141,6 +141,7 @@ class SetServer:
             raise UnsupportedError(f"{type(error).__name__}: {error}"[:300]) from error
         if not all(map(_same_but_rounding, first, self._answered(case, made)[2])):
             raise UnsupportedError("its reference gives another answer each time")
+        inputs = self._with_state(case, made, inputs, first)
         values = [_description(value) for value in inputs.values]
         form = _emptied(inputs)
         # The answers are needed no more, and may be large.
@@ -259,9 +260,10 @@ class SetServer:
         """The values of a case with its outputs, without tensors, and how they lie in an answer."""
         if number not in self._forms:
             made = self._made(number, 1)
-            inputs, tree, _ = self._answered(self._cases[number], made)
-            form = _emptied(inputs)
-            del inputs, _  # other inputs are made now
+            case = self._cases[number]
+            inputs, tree, outputs = self._answered(case, made)
+            form = _emptied(self._with_state(case, made, inputs, outputs))
+            del inputs, outputs  # other inputs are made now
             self._pin(number, made)
             self._forms[number] = form, tree
         return self._forms[number]
@@ -293,6 +295,31 @@ class SetServer:
         if not outputs:
             raise UnsupportedError("its reference returns no tensor")
         return replace(inputs, values=values), _renumbered(tree, places), outputs
+
+    def _with_state(
+        self, case: SetCase, made: Inputs, inputs: Inputs, outputs: list[Value]
+    ) -> Inputs:
+        """The values of `_answered`, with the role ``inout`` where the answer to the inputs `made`
+        depends on what an input held that the reference writes, such as a cache."""
+        values = list(inputs.values)
+        for place, (before, after) in enumerate(zip(made.values, values, strict=False)):
+            is_room = case.name in self._room_shapes and place == len(made.values) - 1
+            if before.role != "in" or after.role != "out" or is_room:
+                continue
+            spoilt = _copied(made)
+            other = spoilt.values[place].value
+            other.fill_(float("nan") if other.is_floating_point() else 0)
+            try:
+                answer = self._driver.reference(case, as_made(spoilt))
+                again = map(as_carried, self._driver.outputs(spoilt, answer)[0])
+                is_read = not all(map(_same_but_rounding, outputs, again))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # noqa: BLE001 - the set's own code, which the spoilt values misled
+                is_read = True
+            if is_read:
+                values[place] = replace(after, role="inout")
+        return replace(inputs, values=values)
 
     def _is_room(self, case: SetCase, inputs: Inputs, output: Value, outputs: list[Value]) -> bool:
         """Whether the last input is room for the only output, which the reference leaves alone."""
@@ -404,6 +431,8 @@ def _ends(tree: Any) -> list[int]:
     ((kind, part),) = tree.items()
     if kind == "value":
         return [part]
+    if kind == "object":
+        return _ends(part[1])
     parts = part.values() if kind == "dict" else part if kind in ("tuple", "list") else []
     return [number for one in parts for number in _ends(one)]
 

@@ -94,6 +94,82 @@ def ref_kernel(data):
 check_implementation = matching(ref_kernel)
 """
 
+CACHED = """
+from dataclasses import dataclass
+
+import torch
+from helpers import matching
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Setup:
+    width: int
+    shape: tuple
+    weight: torch.Tensor
+
+
+class Rows(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(shape))
+        self.count = 0
+
+    def forward(self, x):
+        self.kept[self.count : self.count + len(x)] = x
+        self.count += len(x)
+        return self.kept[: self.count]
+
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    weight = torch.randn(16, 16, device="cuda", generator=gen)
+    rows_before = Rows((rows + 2, 16)).to("cuda")
+    rows_before(torch.randn(rows, 16, device="cuda", generator=gen))
+    x = torch.randn(1, 16, device="cuda", generator=gen)
+    return Setup(16, (rows + 2, 16), weight), x, rows_before
+
+
+def ref_kernel(data):
+    setup, x, kept = data
+    seen = kept(x @ setup.weight)
+    return seen.sum(dim=0), kept.kept
+
+
+check_implementation = matching(ref_kernel)
+"""
+"""A board whose inputs are objects of its own classes. One is a cache, to which each call adds a
+row."""
+
+PARTS = """
+import torch
+from helpers import matching
+
+
+def generate_input(rows, parts, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    x = torch.randn(rows, 16, device="cuda", generator=gen)
+    weights = {}
+    for i in range(parts):
+        weights[f"part.{i}.weight"] = torch.randn(16, 24, device="cuda", generator=gen)
+    weights["last.weight"] = torch.randn(24, 16, device="cuda", generator=gen)
+    return x, weights, {"parts": parts}
+
+
+def ref_kernel(data):
+    x, weights, config = data
+    inner = [x @ weights[f"part.{i}.weight"] for i in range(config["parts"])]
+    return sum(inner) @ weights["last.weight"]
+
+
+check_implementation = matching(ref_kernel)
+"""
+"""A board with a dictionary that has more entries in some cases than in others."""
+
+PARTS_TASK = TASK.replace('"rows": 5,', '"rows": 5, "parts": 2,')
+PARTS_TASK = PARTS_TASK.replace('"rows": 40,', '"rows": 40, "parts": 4,')
+PARTS_TASK = PARTS_TASK.replace('"rows": 64,', '"rows": 64, "parts": 3,')
+
 HELPERS = """
 import torch
 
@@ -101,9 +177,12 @@ import torch
 def matching(reference, tolerance=1e-1):
     def check(data, output):
         expected = reference(data)
-        if torch.allclose(output, expected, rtol=tolerance, atol=tolerance):
-            return True, ""
-        return False, f"differs by {float((output - expected).abs().max()):.3g}"
+        if isinstance(output, torch.Tensor):
+            output, expected = [output], [expected]
+        for got, right in zip(output, expected, strict=True):
+            if not torch.allclose(got, right, rtol=tolerance, atol=tolerance):
+                return False, f"differs by {float((got - right).abs().max()):.3g}"
+        return True, ""
 
     return check
 """

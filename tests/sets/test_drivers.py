@@ -285,7 +285,7 @@ def test_what_is_too_large_for_a_cpu_is_left_to_a_gpu(tmp_path: Path) -> None:
         opened(source, tmp_path).cases("cpu")
 
 
-def test_an_object_of_its_own_class_is_refused(tmp_path: Path) -> None:
+def test_an_object_of_a_class_that_no_file_names_is_refused(tmp_path: Path) -> None:
     text = made_up.BOARD.replace('{"eps": 1e-5}', "type('Config', (), {})()")
     with pytest.raises(UnsupportedError, match="a Config among its inputs or outputs"):
         drawn(board(tmp_path, text), "test_1", 1)
@@ -601,6 +601,123 @@ def test_code_that_writes_its_inputs_gets_copies_unless_the_block_is_left_to_it(
     assert torch.equal(out, before.relu().flatten())
     lend(server, before, out)
     assert asked(server, "check", case=0, release=release)["right"]
+
+
+TOTALS = """
+import torch
+
+
+def generate_input(rows, seed):
+    return torch.randn(rows, 8, device="cuda"), torch.ones(rows), torch.empty(rows, 8)
+
+
+def ref_kernel(data):
+    x, totals, out = data
+    out[...] = 2 * x
+    totals.add_(x.sum(1))
+    return totals, out
+
+
+def check_implementation(data, output):
+    return all(map(torch.equal, output, ref_kernel(data))), "other"
+"""
+
+
+def test_an_input_that_the_reference_updates_keeps_what_it_held(tmp_path: Path) -> None:
+    """One that it only writes is an output, which is handed over without it."""
+    server, _ = served(board(tmp_path, TOTALS))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "inout", "out"]
+    x, totals, out = torch.randn(5, 8), torch.rand(5), torch.empty(5)
+    before = totals.clone()
+    compute(server, 0, [x, totals], [out, torch.empty(5, 8)])
+    assert torch.equal(out, before + x.sum(1))
+    lend(server, x, totals, out, 2 * x)
+    assert asked(server, "check", case=0)["right"]
+    lend(server, x, totals, out - before, 2 * x)
+    assert not asked(server, "check", case=0)["right"]
+
+
+def test_integers_that_the_reference_updates_keep_what_they_held(tmp_path: Path) -> None:
+    text = TOTALS.replace("torch.ones(rows)", "torch.ones(rows, dtype=torch.int64)")
+    server, _ = served(board(tmp_path, text.replace("x.sum(1)", "x.sum(1).long()")))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "inout", "out"]
+
+
+def test_a_reference_that_fails_without_what_an_input_held_reads_it(tmp_path: Path) -> None:
+    failing = "if totals.isnan().any():\n        raise ValueError\n    totals.copy_(x.sum(1))"
+    server, _ = served(board(tmp_path, TOTALS.replace("totals.add_(x.sum(1))", failing)))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "inout", "out"]
+
+
+def test_an_object_of_a_boards_class_is_rebuilt_from_its_attributes(tmp_path: Path) -> None:
+    driver = board(tmp_path, made_up.CACHED)
+    inputs = drawn(driver, "test_1", 3)
+    assert described(inputs) == [
+        ("data_0_weight", "in", (16, 16)),
+        ("data_1", "in", (1, 16)),
+        ("data_2_kept", "in", (7, 16)),
+    ]
+    attributes = {
+        "width": {"literal": 16},
+        "shape": {"tuple": [{"literal": 7}, {"literal": 16}]},
+        "weight": {"value": 0},
+    }
+    assert inputs.data["tuple"][0] == {"object": ["reference.Setup", {"dict": attributes}]}
+    setup, x, cache = grown(inputs.data, [v.value for v in inputs.values])
+    assert (setup.width, setup.shape) == (16, (7, 16))
+    assert setup.weight is inputs.values[0].value
+    assert (cache.count, cache.training) == (5, True)
+    assert dict(cache.named_buffers())["kept"] is inputs.values[2].value
+    cache(x)
+    assert cache.count == 6
+    assert grown(inputs.data, [v.value for v in inputs.values])[2].count == 5
+
+
+def test_a_cache_is_read_and_written(tmp_path: Path) -> None:
+    server, _ = served(board(tmp_path, made_up.CACHED))
+    form = asked(server, "describe", case=0)
+    assert [(v["name"], v["role"]) for v in form["values"]] == [
+        ("data_0_weight", "in"),
+        ("data_1", "in"),
+        ("data_2_kept", "inout"),
+        ("out_0", "out"),
+    ]
+    weight, x, kept, total = torch.eye(16), torch.rand(1, 16), torch.rand(7, 16), torch.empty(16)
+    after = torch.empty(7, 16)
+    compute(server, 0, [weight, x, kept], [after, total])
+    torch.testing.assert_close(total, kept[:5].sum(0) + x[0])
+    assert torch.equal(after, torch.cat([kept[:5], x, kept[6:]]))
+    lend(server, weight, x, kept, after, total)
+    assert asked(server, "check", case=0)["right"]
+    lend(server, weight, x, kept, kept, total)
+    assert not asked(server, "check", case=0)["right"]
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ("Path('.')", "a PosixPath among its inputs"),
+        ("nn.Linear(2, 2)", "a Linear among its inputs"),
+        ("Holder(torch.float32)", "a dtype among its inputs"),
+    ],
+)
+def test_what_an_object_may_not_hold(made: str, why: str, tmp_path: Path) -> None:
+    """Only classes of the board's own files are there where a submission runs."""
+    text = "from pathlib import Path\nfrom torch import nn\n" + made_up.BOARD
+    text += "\n\nclass Holder:\n    def __init__(self, held):\n        self.held = held\n"
+    driver = board(tmp_path, text.replace('{"eps": 1e-5}', made))
+    with pytest.raises(UnsupportedError, match=why):
+        drawn(driver, "test_1", 1)
+
+
+def test_an_object_among_the_outputs_is_refused(tmp_path: Path) -> None:
+    text = made_up.CACHED.replace("return seen.sum(dim=0), kept.kept", "return seen, kept")
+    server, _ = served(board(tmp_path, text))
+    with pytest.raises(UnsupportedError, match="a Rows among its inputs or outputs"):
+        asked(server, "describe", case=0)
 
 
 def test_outputs_are_collected_once(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def imported(prefix: str, path: Path) -> Problem:
     return import_problem(read_problem(prefix, path), sandbox(), "cpu")
 
 
-def graded(problem: Problem, source: str) -> Report:
+def graded(problem: Problem, source: str, seed: int | None = None) -> Report:
     submission = Submission("kernel.py", "python", source.encode())
-    return grade(problem, submission, sandbox=sandbox(), device="cpu", benchmarks=False)
+    return grade(problem, submission, sandbox=sandbox(), device="cpu", benchmarks=False, seed=seed)
 
 
 @pytest.fixture
@@ -161,6 +161,130 @@ def test_room_that_the_reference_leaves_alone_is_an_output(tmp_path: Path) -> No
     assert graded(problem, kernel.replace(" = ref_kernel(data)", " = 0")).verdict == "wrong_answer"
 
 
+def test_a_cache_among_the_inputs_is_updated(tmp_path: Path) -> None:
+    """Each call gets the object as it was: its counter is that of the first call."""
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, made_up.CACHED))
+    assert [(a.name, a.role) for a in problem.spec.args][2:] == [
+        ("data_2_kept", "inout"),
+        ("out_0", "out"),
+    ]
+    assert problem.imported is not None
+    assert problem.imported.limits == ()
+    kernel = (
+        "def custom_kernel(data):\n"
+        "    setup, x, cache = data\n"
+        "    seen = cache(x @ setup.weight)\n"
+        "    return seen.sum(dim=0), cache.kept\n"
+    )
+    submission = Submission("kernel.py", "python", kernel.encode())
+    right = grade(problem, submission, sandbox=sandbox(), device="cpu")
+    assert right.verdict == "accepted", right.reason
+    assert "the float64 gate: right in 2 of 2 tests" in right.notes
+    idle = graded(problem, kernel.replace("cache(x @ setup.weight)", "cache.kept[:cache.count]"))
+    assert idle.verdict == "wrong_answer"
+    scaled = graded(problem, kernel.replace("setup.weight)", "setup.weight * 1.03)"))
+    assert scaled.verdict == "wrong_answer"
+    assert "'data_2_kept'" in scaled.reason
+    own = "def custom_kernel(weight, x, kept, out):\n    n = len(kept) - 2\n"
+    own += "    kept[n : n + 1] = x @ weight\n    out.copy_(kept[: n + 1].sum(0))\n"
+    assert graded(problem, own).verdict == "accepted"
+
+
+def test_arguments_that_only_some_cases_have(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, made_up.PARTS, made_up.PARTS_TASK))
+    spec, described = problem.spec, problem.imported
+    assert described is not None
+    assert described.limits == ()
+    parts = [f"data_1_part_{i}_weight" for i in range(4)]
+    assert [a.name for a in spec.args] == ["data_0", *parts, "data_1_last_weight", "out"]
+    small, large, timed = [*spec.tests, *spec.benchmarks]
+    shapes = [[problem.shape(a, case) for a in spec.args[3:5]] for case in (small, large, timed)]
+    assert shapes == [[(1, 1), (1, 1)], [(16, 24), (16, 24)], [(16, 24), (1, 1)]]
+    assert described.forms[small.name].data["tuple"][1] == {
+        "dict": {
+            "part.0.weight": {"value": 1},
+            "part.1.weight": {"value": 2},
+            "last.weight": {"value": 5},
+        }
+    }
+    code = SetCode(problem, "cpu", open_host(described.source, sandbox(), "cpu"))
+    first, second = (code.inputs(small, seed) for seed in (1, 2))
+    assert not first["data_1_part_1_weight"].equal(second["data_1_part_1_weight"])
+    assert first["data_1_part_2_weight"].tolist() == [[0.0]]
+    kernel = (
+        "def custom_kernel(data):\n"
+        "    x, weights, config = data\n"
+        "    assert len(weights) == config['parts'] + 1\n"
+        "    inner = [x @ w for name, w in weights.items() if name.startswith('part')]\n"
+        "    return sum(inner) @ weights['last.weight']\n"
+    )
+    submission = Submission("kernel.py", "python", kernel.encode())
+    right = grade(problem, submission, sandbox=sandbox(), device="cpu")
+    assert right.verdict == "accepted", right.reason
+    assert "the float64 gate: right in 2 of 2 tests" in right.notes
+    wrong = graded(problem, kernel.replace("sum(inner)", "sum(inner[:2])"))
+    assert [case.status for case in wrong.cases] == ["passed", "wrong_answer"]
+    own = "def custom_kernel(x, a, b, c, d, last, out):\n"
+    own += "    given = [w for w in (a, b, c, d) if w.shape == (16, 24)]\n"
+    own += "    out.copy_(sum(x @ w for w in given) @ last)\n"
+    assert graded(problem, own).verdict == "accepted"
+
+
+CHOOSES = """
+import torch
+from helpers import matching
+
+
+def generate_input(rows, seed):
+    x = torch.randn(rows, 48, device="cuda")
+    if seed > 9:  # unlike the inputs of the import, these have equal numbers in float16
+        x[0] = 1 + torch.arange(48) * 1e-6
+    return x, torch.randn(48, 48, device="cuda")
+
+
+def ref_kernel(data):
+    x, values = data
+    return values[x.half().to(x.dtype).argmax(dim=1)]
+
+
+check_implementation = matching(ref_kernel)
+"""
+"""A board whose reference chooses other rows in float64 for some inputs."""
+
+
+def test_inputs_for_which_the_reference_itself_is_off_are_left_to_the_sets_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made_up.kernelbot(tmp_path, CHOOSES)
+    with monkeypatch.context() as patch:
+        patch.setattr("grader.judge.import_problem.seed_for", lambda *_: 5)
+        problem = imported("kernelbot", folder)
+    assert problem.imported is not None
+    assert len(problem.imported.wide) == 3
+    kernel = reference_submission(problem.imported.source).source.decode()
+    right = graded(problem, kernel, seed=1)
+    assert right.verdict == "accepted", right.reason
+    line = "no float64 gate in '{}': for these inputs, the reference's own error is above the bound"
+    assert {line.format("test_1"), line.format("test_2")} <= set(right.notes)
+    assert not any(note.startswith("the float64 gate: right") for note in right.notes)
+    wrong = graded(
+        problem, kernel.replace("return ref_kernel(data)", "return ref_kernel(data) * 1.5")
+    )
+    assert wrong.verdict == "wrong_answer"
+    assert not any(note.startswith("no float64 gate in 'test") for note in wrong.notes)
+
+
+def test_a_case_with_another_argument_is_left_out(tmp_path: Path) -> None:
+    """It has one that others lack, and lacks one that they have."""
+    name = '"last.weight" if len(x) != 40 else "end.weight"'
+    board = made_up.PARTS.replace('"last.weight"', name)
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, board, made_up.PARTS_TASK))
+    assert problem.imported is not None
+    assert problem.imported.limits == (
+        "case 'test_2' is left out: it has other arguments than the rest",
+    )
+
+
 def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
     """Its parameters are made in another order than the reference's."""
     assert [a.name for a in linear.spec.args if a.weight][:2] == ["inner_weight", "inner_bias"]
@@ -181,11 +305,20 @@ def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
     assert "inner.bias" in other.reason + other.log
 
 
-@pytest.mark.parametrize("make", [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench])
+@pytest.mark.parametrize(
+    ("prefix", "make"),
+    [
+        ("leetgpu", made_up.leetgpu),
+        ("kernelbot", made_up.kernelbot),
+        ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
+        ("kernelbot", lambda root: made_up.kernelbot(root, made_up.PARTS, made_up.PARTS_TASK)),
+        ("kernelbench", made_up.kernelbench),
+    ],
+)
 def test_a_reference_is_accepted_and_wrong_copies_are_not(
-    make: Callable[[Path], Path], tmp_path: Path
+    prefix: str, make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    source = read_problem(make.__name__, make(tmp_path))
+    source = read_problem(prefix, make(tmp_path))
     report = report_problem(source, sandbox(), "cpu")
     assert report.state == "runs", report.reasons
     assert report.float64_cases == report.tests + report.benchmarks

@@ -15,14 +15,22 @@ from grader.submission import Submission
 from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
-MAKERS = [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench]
+MAKERS = [
+    ("leetgpu", made_up.leetgpu),
+    ("kernelbot", made_up.kernelbot),
+    ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
+    ("kernelbot", lambda root: made_up.kernelbot(root, made_up.PARTS, made_up.PARTS_TASK)),
+    ("kernelbench", made_up.kernelbench),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_starter_runs_and_is_a_wrong_answer(make: Callable[[Path], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("prefix", "make"), MAKERS)
+def test_a_starter_runs_and_is_a_wrong_answer(
+    prefix: str, make: Callable[[Path], Path], tmp_path: Path
+) -> None:
     sandbox = ForkedSandbox()
-    problem = import_problem(read_problem(make.__name__, make(tmp_path)), sandbox, "cpu")
+    problem = import_problem(read_problem(prefix, make(tmp_path)), sandbox, "cpu")
     source = set_scaffold(problem)
     compile(source, "starter.py", "exec")
     submission = Submission("starter.py", "python", source.encode())

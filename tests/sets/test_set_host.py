@@ -93,6 +93,11 @@ def nested(levels: int) -> dict[str, Any]:
         {"dict": [{"value": 0}]},
         {"literal": [1]},
         {"code": "1"},
+        {"object": ["Config", {"dict": {}}]},
+        {"object": ["os.path.join", {"dict": {}}]},
+        {"object": ["reference.Config", {"value": 0}]},
+        {"object": ["reference.Config", {"dict": {"a": {"value": 1}}}]},
+        {"object": {"dict": {}}},
         {"list": [{"list": [[]]}]},
         nested(50),
     ],
@@ -108,6 +113,7 @@ def test_a_tree_of_another_form_is_refused(tree: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="no tree"):
         CaseForm.model_validate(form)
     form["result"] = {"dict": {"a": {"list": [{"value": 0}]}}}
+    form["data"] = {"object": ["reference.Config", {"dict": {"a": {"value": 0}}}]}
     CaseForm.model_validate(form)
 
 

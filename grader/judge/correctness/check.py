@@ -116,9 +116,10 @@ def check_outputs(
         if argument.unique
     ]
     residuals = check_residuals(code, case, outputs, initial)
-    code.note_gates(
-        case, all(one.failure is None for one in results), all(r.failure is None for r in residuals)
-    )
+    compared, judged = (all(one.failure is None for one in some) for some in (results, residuals))
+    if judged and not compared and code.is_incomparable(case, initial, truth):
+        results, compared = [], True
+    code.note_gates(case, compared, judged)
     return combine_results(results + residuals)
 
 

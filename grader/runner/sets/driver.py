@@ -6,18 +6,21 @@ and a tree says how they lie in the set's own data: a JSON object with one key.
     {"value": 3}            the value number 3
     {"literal": "causal"}   a constant
     {"tuple": [...]}, {"list": [...]}, {"dict": {key: tree}}
+    {"object": ["reference.Config", {"dict": {attribute: tree}}]}
+                            an object of a class in the problem's own files
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import math
 import random
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -267,16 +270,17 @@ def cpu_limit(device: str) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def flatten(data: Any, name: str = "x") -> tuple[list[Value], Tree]:
+def flatten(data: Any, name: str = "x", modules: Collection[str] = ()) -> tuple[list[Value], Tree]:
     """The tensors in nested data, named after their places, and the tree that rebuilds it.
 
-    Raises `UnsupportedError` for anything but tensors, tuples, lists, dicts and constants.
+    Raises `UnsupportedError` for anything but tensors, tuples, lists, dicts, constants, and objects
+    of classes in these `modules`, which are rebuilt from their attributes.
     """
     values: list[Value] = []
-    return values, _flattened(data, name, values)
+    return values, _flattened(data, name, values, modules)
 
 
-def _flattened(part: Any, path: str, values: list[Value]) -> Tree:
+def _flattened(part: Any, path: str, values: list[Value], modules: Collection[str]) -> Tree:
     """The tree of some of the data; adds its tensors to `values`. A function inside `flatten` that
     calls itself would keep them until Python next looks for cycles."""
     if isinstance(part, torch.Tensor):
@@ -284,13 +288,54 @@ def _flattened(part: Any, path: str, values: list[Value]) -> Tree:
         return {"value": len(values) - 1}
     if isinstance(part, tuple | list):
         kind = "tuple" if isinstance(part, tuple) else "list"
-        return {kind: [_flattened(one, f"{path}_{i}", values) for i, one in enumerate(part)]}
+        parts = [_flattened(one, f"{path}_{i}", values, modules) for i, one in enumerate(part)]
+        return {kind: parts}
     if isinstance(part, dict) and all(isinstance(key, str) for key in part):
-        found = {key: _flattened(one, f"{path}_{key}", values) for key, one in part.items()}
+        found = {k: _flattened(one, f"{path}_{k}", values, modules) for k, one in part.items()}
         return {"dict": found}
     if isinstance(part, LITERALS):
         return {"literal": part}
+    module, name = type(part).__module__, type(part).__qualname__
+    is_found = getattr(sys.modules.get(module), name, None) is type(part)
+    if module in modules and is_found and hasattr(part, "__dict__"):
+        attributes = _flattened(_attributes(part), path, values, modules)
+        return {"object": [f"{module}.{name}", attributes]}
     raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
+
+
+def _attributes(made: Any) -> dict[str, Any]:
+    """What an object holds, by name; of a module, its buffers, parameters and modules too."""
+    own: dict[str, Any] = vars(made)
+    if not isinstance(made, torch.nn.Module):
+        return own
+    inner = vars(torch.nn.Module()).keys() - {"training"}
+    own = {name: value for name, value in own.items() if name not in inner}
+    return own | made._buffers | made._parameters | made._modules
+
+
+def _object(name: str, attributes: dict[str, Any]) -> Any:
+    """An object of a class, such as ``reference.Config``, with these attributes. No constructor of
+    the class runs; all tensors of a module become buffers."""
+    module, _, class_name = name.partition(".")
+    kind = getattr(importlib.import_module(module), class_name)
+    made = object.__new__(kind)
+    if not isinstance(made, torch.nn.Module):
+        vars(made).update(attributes)
+        return made
+    torch.nn.Module.__init__(made)
+    for key, value in attributes.items():
+        if isinstance(value, torch.Tensor):
+            made._buffers[key] = value
+        else:
+            setattr(made, key, value)
+    return made
+
+
+def has_objects(tree: Tree) -> bool:
+    """Whether there is an object in what a tree describes."""
+    ((kind, part),) = tree.items()
+    parts = part.values() if kind == "dict" else part if kind in ("tuple", "list") else []
+    return kind == "object" or any(map(has_objects, parts))
 
 
 def grown(tree: Tree, values: list[Any]) -> Any:
@@ -304,6 +349,8 @@ def grown(tree: Tree, values: list[Any]) -> Any:
         return [grown(one, values) for one in part]
     if kind == "dict":
         return {key: grown(one, values) for key, one in part.items()}
+    if kind == "object":
+        return _object(part[0], grown(part[1], values))
     return part
 
 
@@ -355,5 +402,5 @@ def function_of(module: ModuleType, name: str) -> Callable[..., Any]:
     """A function of a problem's file. Raises `UnsupportedError` if it is missing."""
     found = getattr(module, name, None)
     if not callable(found):
-        raise UnsupportedError(f"no function named '{name}'")
+        raise UnsupportedError(f"no function named '{name}' in {module.__name__}.py")
     return found  # type: ignore[no-any-return]

@@ -15,7 +15,6 @@ from grader.runner.sets.driver import (
     Tree,
     UnsupportedError,
     Value,
-    estimate,
     estimate_call,
     flatten,
     function_of,
@@ -37,6 +36,7 @@ class KernelBot(Driver):
         self._generate = function_of(module, "generate_input")
         self._reference = function_of(module, "ref_kernel")
         self._check = function_of(module, "check_implementation")
+        self._modules = {path.stem for path in folder.glob("*.py")}
         self._options = options
 
     def cases(self, device: str) -> list[SetCase]:
@@ -59,13 +59,13 @@ class KernelBot(Driver):
         return estimate_call(self, case).memory_bytes
 
     def _fits_cpu(self, case: SetCase) -> bool:
-        return estimate(lambda: self._generate(**case.params), self._reference).fits_cpu
+        return estimate_call(self, case).fits_cpu
 
     def generate(self, case: SetCase, seed: int) -> Inputs:
         params = dict(case.params)
         if "seed" in params:
             params["seed"] = 1 + seed % MOST_SEED
-        return Inputs(*flatten(self._generate(**params), "data"))
+        return Inputs(*flatten(self._generate(**params), "data", self._modules))
 
     def reference(self, case: SetCase, inputs: Inputs) -> Any:
         return self._reference(grown(inputs.data, [v.value for v in inputs.values]))
