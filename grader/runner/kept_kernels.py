@@ -7,33 +7,31 @@ from __future__ import annotations
 
 import io
 import os
-import tarfile
 from contextlib import suppress
 from pathlib import Path
+from zipfile import ZipFile
 
 from grader.runner.compiler import read_library, write_library
-from grader.runner.entry_point import LoadError
 
 
 def keep_kernels(fd: int) -> None:
-    """Write Triton's cache into lent memory; nothing if there is none, or no room."""
-    folder = _cache()
-    if not folder.is_dir():
-        return
+    """Write Triton's cache into lent memory; nothing where that fails, such as without room: the
+    next runner compiles again."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(folder, ".")
-    with suppress(LoadError):  # too large: the next runner compiles again
-        write_library(fd, packed.getvalue())
+    with suppress(Exception):
+        with ZipFile(packed, "w", strict_timestamps=False) as archive:
+            for path in filter(Path.is_file, _cache().rglob("*")):
+                archive.write(path, path.relative_to(_cache()))
+        if archive.namelist():
+            write_library(fd, packed.getvalue())
 
 
 def restore_kernels(fd: int) -> None:
     """Put what `keep_kernels` wrote into Triton's cache. What is broken is left out: the runner
     then compiles it."""
-    with suppress(LoadError, OSError, tarfile.TarError):
-        packed = io.BytesIO(read_library(fd))
-        with tarfile.open(fileobj=packed) as archive:
-            archive.extractall(_cache(), filter="data")
+    # A hostile archive may raise anything.
+    with suppress(Exception), ZipFile(io.BytesIO(read_library(fd))) as archive:
+        archive.extractall(_cache())  # names that lead outside are changed, links become files
 
 
 def _cache() -> Path:

@@ -15,16 +15,56 @@ from grader.runner import nvcc
 from grader.runner.entry_point import LoadError
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
-CUDA_FILES = [
-    ROOT / "submissions" / name
-    for name in (
-        "softmax/accepted/cuda_softmax.cu",  # templates, an anonymous namespace, device variables
-        "int4_matmul/accepted/cuda_int4_matmul.cu",  # tensor cores, and a struct passed by value
-        "multi_tensor_adamw/accepted/cuda_adamw.cu",  # arrays on the host
-        "sort/accepted/cuda_sort.cu",  # several kernels
-    )
-]
+SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
+FEATURES = """
+#include <cuda_fp16.h>
+#include <mma.h>
+
+namespace {
+__device__ int calls;
+__constant__ float scale = 2;
+struct Tiles { const __half* a; float* out; int count; };
+
+template <typename T, int N> __device__ T total(const T (&values)[N]) {
+  T sum = 0;
+  for (T value : values) sum += value;
+  return sum;
+}
+
+template <typename T> __global__ void sums(const T* x, T* out) {
+  __shared__ T shared[32];
+  shared[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) *out = total(shared) * T(scale) + T(atomicAdd(&calls, 1));
+}
+
+__global__ void multiply(Tiles tiles) {
+  using namespace nvcuda::wmma;
+  fragment<matrix_a, 16, 16, 16, __half, row_major> a;
+  fragment<matrix_b, 16, 16, 16, __half, col_major> b;
+  fragment<accumulator, 16, 16, 16, float> c;
+  fill_fragment(c, 0.0f);
+  for (int i = 0; i < tiles.count; ++i) {
+    load_matrix_sync(a, tiles.a + 256 * i, 16);
+    load_matrix_sync(b, tiles.a + 256 * i, 16);
+    mma_sync(c, a, b, c);
+  }
+  store_matrix_sync(tiles.out, c, 16, mem_row_major);
+}
+}  // namespace
+
+extern "C" void entry(const float* const* x, double* wide, const __half* a, float* out) {
+  sums<float><<<1, 32>>>(x[0], out);
+  sums<double><<<1, 32>>>(wide, wide);
+  multiply<<<1, 32>>>({a, out, 4});
+}
+"""
+"""Templates, an anonymous namespace, device variables, tensor cores, a struct passed by value."""
+CUDA_SOURCES = {
+    "features": FEATURES.encode(),
+    "arrays on the host": (SUBMISSIONS / "multi_tensor_adamw/accepted/cuda_adamw.cu").read_bytes(),
+    "several kernels": (SUBMISSIONS / "sort/accepted/cuda_sort.cu").read_bytes(),
+}
 KERNEL = "__global__ void run(float *x) { *x = 1; }\n"
 ENTRY = 'extern "C" void entry(float *x) { run<<<1, 1>>>(x); }\n'
 DIFFERENT_FIRST_SYMBOLS = """
@@ -166,16 +206,16 @@ def test_an_error_in_device_code_is_reported_at_once(
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("file", CUDA_FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("source", CUDA_SOURCES.values(), ids=CUDA_SOURCES)
 def test_parallel_compilation_gives_the_same_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: bytes
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     halves = tmp_path / "halves.so"
-    nvcc.library(file.read_bytes(), tmp_path, "90a").rename(halves)
+    nvcc.library(source, tmp_path, "90a").rename(halves)
     assert not (tmp_path / "whole.log").exists(), "one nvcc had to do it all"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    whole = nvcc.library(file.read_bytes(), tmp_path, "90a")
+    whole = nvcc.library(source, tmp_path, "90a")
     assert device_code(halves) in device_code(whole)  # the device linker adds more
     assert symbols(halves) == symbols(whole)
     assert kernels(halves)
