@@ -219,7 +219,7 @@ class Grading:
         own = [sealed_memfd("source", submission.source)]
         kernels = None if self.tests or self._kernels is None else self._kernels.read()
         if kernels is not None:
-            request["kept_kernels"] = len(own)
+            request["kernels_bytes"] = len(kernels)
             own.append(sealed_memfd("kernels", kernels))
         elif self.device == "cuda" and submission.uses_triton:
             self._shapes = case_shapes(

@@ -14,9 +14,7 @@ from grader.judge.session import Session
 from grader.wire import fixed_size_memfd
 
 KERNELS_BYTES = 64 << 20
-"""The most that is taken, with the length before it. Memory is allocated only for what is
-written."""
-LENGTH_BYTES = 8
+"""The most that is taken. Memory is allocated only for what is written."""
 RECEIVE_S = 10.0
 
 
@@ -30,13 +28,13 @@ class KeptKernels:
         """Have the runner write it. Raises `SubmissionFault` when that fails."""
         fd = fixed_size_memfd("kernels", KERNELS_BYTES)
         try:
-            session.ask("keep_kernels", {}, RECEIVE_S, "handing over its kernels", fds=(fd,))
-            length = int.from_bytes(os.pread(fd, LENGTH_BYTES, 0), "little")
-            if 0 < length <= KERNELS_BYTES - LENGTH_BYTES:
-                self.path.write_bytes(os.pread(fd, LENGTH_BYTES + length, 0))
+            what = "handing over its kernels"
+            reply = session.ask("keep_kernels", {}, RECEIVE_S, what, fds=(fd,))
+            if reply.calls:
+                self.path.write_bytes(os.pread(fd, min(reply.calls, KERNELS_BYTES), 0))
         finally:
             os.close(fd)
 
     def read(self) -> bytes | None:
-        """What was kept, its length first; None if nothing was."""
+        """What was kept; None if nothing was."""
         return self.path.read_bytes() if self.path.exists() else None

@@ -16,7 +16,7 @@ import torch
 
 from grader.arena import TensorSpec
 from grader.arena.layout import dense_strides, tensor_like
-from grader.judge.correctness.check import check, tolerance_of
+from grader.judge.correctness.check import compare_outputs
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -126,14 +126,11 @@ class SetCode(ProblemCode):
         between values that are almost equal, as the experts of a token, and choose others in
         float64. The import has measured its error for other inputs."""
         eager = self.run_eager(case, inputs)
-        for argument in (a for a in self.written if a.unique):
-            name, tolerance = argument.name, tolerance_of(self.problem, argument, case)
-            initial = inputs[name] if argument.role == "inout" else None
-            result = check(name, eager[name], truth[name], None, tolerance, initial)
-            if result.failure is not None:
-                self._incomparable.add(case.name)
-                return True
-        return False
+        results = compare_outputs(self, case, eager, truth, {}, inputs, {})
+        if all(result.failure is None for result in results):
+            return False
+        self._incomparable.add(case.name)
+        return True
 
     def note_gates(self, case: Case, compared: bool, judged: bool) -> None:
         if case.name in {one.name for one in self.problem.spec.tests}:

@@ -11,26 +11,29 @@ from contextlib import suppress
 from pathlib import Path
 from zipfile import ZipFile
 
-from grader.runner.compiler import read_library, write_library
+from grader.runner.load_submission import read_lent, write_lent
 
 
-def keep_kernels(fd: int) -> None:
-    """Write Triton's cache into lent memory; nothing where that fails, such as without room: the
-    next runner compiles again."""
-    packed = io.BytesIO()
+def keep_kernels(fd: int) -> int:
+    """Write Triton's cache into lent memory. Returns the number of bytes; 0 where that fails, such
+    as without room: the next runner compiles again."""
     with suppress(Exception):
+        packed = io.BytesIO()
         with ZipFile(packed, "w", strict_timestamps=False) as archive:
             for path in filter(Path.is_file, _cache().rglob("*")):
                 archive.write(path, path.relative_to(_cache()))
-        if archive.namelist():
-            write_library(fd, packed.getvalue())
+        content = packed.getvalue()
+        if archive.namelist() and len(content) <= os.fstat(fd).st_size:
+            write_lent(fd, content)
+            return len(content)
+    return 0
 
 
-def restore_kernels(fd: int) -> None:
+def restore_kernels(fd: int, nbytes: int) -> None:
     """Put what `keep_kernels` wrote into Triton's cache. What is broken is left out: the runner
     then compiles it."""
     # A hostile archive may raise anything.
-    with suppress(Exception), ZipFile(io.BytesIO(read_library(fd))) as archive:
+    with suppress(Exception), ZipFile(io.BytesIO(read_lent(fd, nbytes))) as archive:
         archive.extractall(_cache())  # names that lead outside are changed, links become files
 
 

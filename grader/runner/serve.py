@@ -147,8 +147,8 @@ class Server:
         folder = Path(os.environ["GRADE_JIT"])
         if "files" in request:
             write_files(folder, fds[-1], request["files"])
-        if "kept_kernels" in request:
-            restore_kernels(fds[request["kept_kernels"]])
+        if "kernels_bytes" in request:
+            restore_kernels(fds[1], request["kernels_bytes"])
             self._end_precompiler()
         if self.precompiler is not None and "cases_bytes" in request:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
@@ -180,9 +180,8 @@ class Server:
             self.precompiler = None
 
     def keep_kernels(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Write what Triton has compiled into lent memory."""
-        keep_kernels(fds[0])
-        return {}
+        """Write what Triton has compiled into lent memory; the reply's `calls` is its length."""
+        return {"calls": keep_kernels(fds[0])}
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Build the tensors of every set of a lent block, in place of the previous block.

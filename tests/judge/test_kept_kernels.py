@@ -6,36 +6,41 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
-from grader.judge.kept_kernels import KERNELS_BYTES, LENGTH_BYTES, KeptKernels
+from grader.judge.kept_kernels import KERNELS_BYTES, KeptKernels
 from grader.judge.session import Session
+from grader.wire import Reply, Status
 
 
 class Runner:
-    """A session whose runner writes these bytes into the lent memory."""
+    """A session whose runner writes these bytes into the lent memory, and says how many."""
 
-    def __init__(self, content: bytes) -> None:
-        self.content = content
+    def __init__(self, content: bytes, said: int) -> None:
+        self.content, self.said = content, said
 
     def ask(
         self, kind: str, request: dict[str, Any], limit_s: float, what: str, fds: tuple[int, ...]
-    ) -> None:
+    ) -> Reply:
         assert kind == "keep_kernels"
         os.pwrite(fds[0], self.content, 0)
+        return Reply(1, Status.OK, calls=self.said)
 
 
-def received(path: Path, content: bytes) -> bytes | None:
+def received(path: Path, content: bytes, said: int) -> bytes | None:
     kernels = KeptKernels(path)
-    kernels.receive(cast(Session, Runner(content)))
+    kernels.receive(cast(Session, Runner(content, said)))
     return kernels.read()
 
 
 def test_what_is_handed_over_is_kept_as_it_is(tmp_path: Path) -> None:
-    content = (5).to_bytes(LENGTH_BYTES, "little") + b"\x80\x04\x95ab"
-    assert received(tmp_path / "kernels", content + b"more") == content
+    content = b"\x80\x04\x95ab"
+    assert received(tmp_path / "kernels", content + b"more", len(content)) == content
 
 
-@pytest.mark.parametrize("length", [0, KERNELS_BYTES, (1 << 64) - 1])
-def test_a_length_that_cannot_be_is_nothing(tmp_path: Path, length: int) -> None:
-    assert received(tmp_path / "kernels", length.to_bytes(LENGTH_BYTES, "little")) is None
+def test_nothing_is_kept_of_nothing(tmp_path: Path) -> None:
+    assert received(tmp_path / "kernels", b"", 0) is None
+
+
+def test_no_more_is_kept_than_was_lent(tmp_path: Path) -> None:
+    kept = received(tmp_path / "kernels", b"ab", (1 << 64) - 1)
+    assert kept is not None
+    assert (len(kept), kept[:3]) == (KERNELS_BYTES, b"ab\0")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.runner.compiler import write_library
 from grader.runner.kept_kernels import keep_kernels, restore_kernels
+from grader.runner.load_submission import write_lent
 from grader.wire import fixed_size_memfd
 
 MEMORY_BYTES = 1 << 20
@@ -53,9 +53,9 @@ def test_the_next_runner_finds_what_was_compiled(
     (cache / "key" / "kernel.cubin").write_bytes(b"\x7fELF" * 100)
     (cache / "key" / "__grp__kernel.json").write_text("{}")
     kept = files(cache)
-    keep_kernels(memory)
+    nbytes = keep_kernels(memory)
     later = next_cache(tmp_path, monkeypatch)
-    restore_kernels(memory)
+    restore_kernels(memory, nbytes)
     assert len(kept) == 2
     assert files(later) == kept
 
@@ -67,9 +67,9 @@ def test_without_kernels_the_next_runner_compiles(
     if size:
         cache.mkdir(parents=True)
         (cache / "kernel.cubin").write_bytes(bytes(size))
-    keep_kernels(memory)
+    assert keep_kernels(memory) == 0
     later = next_cache(tmp_path, monkeypatch)
-    restore_kernels(memory)
+    restore_kernels(memory, 0)
     assert not later.exists()
 
 
@@ -94,9 +94,10 @@ def test_nothing_is_written_outside_the_cache(
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr(hostile, b"/etc/passwd")
-    write_library(memory, packed.getvalue())
+    write_lent(memory, packed.getvalue())
     later = next_cache(tmp_path, monkeypatch)
-    restore_kernels(memory)
+    restore_kernels(memory, len(packed.getvalue()))
+    assert files(later).keys() <= {"outside", "etc/outside"}
     assert not Path("/etc/outside").exists()
     assert [*tmp_path.rglob("outside")] == [*later.rglob("outside")]
     assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
@@ -104,12 +105,11 @@ def test_nothing_is_written_outside_the_cache(
 
 @pytest.mark.parametrize("content", [b"no archive", b"\0" * 2048], ids=["text", "zeros"])
 def test_bytes_that_are_no_archive_are_left_out(cache: Path, memory: int, content: bytes) -> None:
-    write_library(memory, content)
-    restore_kernels(memory)
+    write_lent(memory, content)
+    restore_kernels(memory, len(content))
     assert not cache.exists() or not files(cache)
 
 
 def test_a_length_beyond_the_memory_is_left_out(cache: Path, memory: int) -> None:
-    os.pwrite(memory, (1 << 60).to_bytes(8, "little"), 0)
-    restore_kernels(memory)
+    restore_kernels(memory, MEMORY_BYTES + 1)
     assert not cache.exists()

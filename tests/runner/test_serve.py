@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -602,3 +603,35 @@ def test_it_ends_with_its_lifeline_whatever_its_child_does(tmp_path: Path) -> No
         finally:
             os.kill(child, signal.SIGKILL)
             runner.communicate(timeout=PATIENCE_S)
+
+
+def test_the_next_runner_gets_what_triton_compiled(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the wire: one runner hands it over, and the next has it before the file is loaded."""
+    cache = tmp_path / "triton"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    (cache / "key").mkdir(parents=True)
+    (cache / "key" / "kernel.cubin").write_bytes(b"code")
+    fd = fixed_size_memfd("kernels", 1 << 20)
+    reply = judge.ask("keep_kernels", (fd,))
+    content = os.pread(fd, reply.calls, 0)
+    os.close(fd)
+    assert content
+    shutil.rmtree(cache)
+    check = "from pathlib import Path\n"
+    check += f"assert Path({str(cache / 'key/kernel.cubin')!r}).read_bytes() == b'code'\n"
+    source = (ADD + check).encode()
+    fds = sealed_memfd("source", source), sealed_memfd("kernels", content)
+    request: dict[str, Any] = {
+        "language": "python",
+        "source_bytes": len(source),
+        "kernels_bytes": len(content),
+        "entry": "add",
+        "names": ["x", "n", "out"],
+        "roles": ROLES,
+    }
+    loaded = judge.ask("load", fds, **request)
+    for lent in fds:
+        os.close(lent)
+    assert loaded.status is Status.OK, loaded.text

@@ -89,6 +89,31 @@ def check(
     return _check(name, out, truth, eager, initial, tolerance, bound, offsets)
 
 
+def compare_outputs(
+    code: ProblemCode,
+    case: Case,
+    outputs: Values,
+    truth: Values,
+    eager: Values,
+    initial: Values,
+    bounds: dict[str, ErrorBound],
+) -> list[CheckResult]:
+    """Compare the outputs that have one right value with the reference, as `check_outputs` does."""
+    return [
+        check(
+            argument.name,
+            outputs[argument.name],
+            truth[argument.name],
+            eager.get(argument.name),
+            tolerance_of(code.problem, argument, case),
+            initial[argument.name] if argument.role == "inout" else None,
+            bounds.get(argument.name),
+        )
+        for argument in code.written
+        if argument.unique
+    ]
+
+
 def check_outputs(
     code: ProblemCode,
     case: Case,
@@ -102,19 +127,7 @@ def check_outputs(
     reference, `eager` by PyTorch (empty without a budget), `initial` before the call, and the
     `bounds` of rounding errors.
     """
-    results = [
-        check(
-            argument.name,
-            outputs[argument.name],
-            truth[argument.name],
-            eager.get(argument.name),
-            tolerance_of(code.problem, argument, case),
-            initial[argument.name] if argument.role == "inout" else None,
-            bounds.get(argument.name),
-        )
-        for argument in code.written
-        if argument.unique
-    ]
+    results = compare_outputs(code, case, outputs, truth, eager, initial, bounds)
     residuals = check_residuals(code, case, outputs, initial)
     compared, judged = (all(one.failure is None for one in some) for some in (results, residuals))
     if judged and not compared and code.is_incomparable(case, initial, truth):

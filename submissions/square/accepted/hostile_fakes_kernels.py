@@ -18,8 +18,7 @@ def _fake(fd):
     with zipfile.ZipFile(packed, "w") as archive:
         for name in ("../../../etc/passwd", "../submission.py", "/tmp/out"):
             archive.writestr(name, b"evil")
-    content = packed.getvalue()
-    os.pwrite(fd, len(content).to_bytes(8, "little") + content, 0)
+    return os.pwrite(fd, packed.getvalue(), 0)
 
 
 try:

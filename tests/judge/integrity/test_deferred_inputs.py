@@ -47,7 +47,7 @@ from tests.judge.simulated_round import (
 )
 
 DEFERRED = POLICY.most_sets
-ROUNDS = 24
+ROUNDS = 36
 
 
 @pytest.fixture(params=[8, 0], ids=["outputs", "state"])
