@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -83,12 +82,14 @@ def _imported(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
     plain = ImportedProblem(source, numbers, forms, frozenset(), (), device)
     problem = Problem.of_set(spec, plain)
     _expect_requests_to_fit(problem)
-    bounds, why_not, why_coarse = _bounds(problem, host, device)
+    gate = _gate(problem, host, device)
     code = SetCode(problem, device, host)
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
-    limits = [*source.notes, *left_out, *_limits(len(cases), public, why_not, why_coarse)]
-    imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits), device)
-    return Problem.of_set(build_spec(source, cases, bounds), imported)
+    limits = [*source.notes, *left_out, *_limits(len(cases), public, gate)]
+    imported = ImportedProblem(
+        source, numbers, forms, frozenset(gate.bounds), tuple(limits), device
+    )
+    return Problem.of_set(build_spec(source, cases, gate.bounds), imported)
 
 
 def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], list[str]]:
@@ -148,36 +149,68 @@ def _reason(error: ProblemError, source: SetSource) -> str:
     return str(error).removeprefix(f"{source.folder}: ")
 
 
-def _bounds(
-    problem: Problem, host: SetHost, device: Device
-) -> tuple[dict[str, dict[str, float]], list[str], list[str]]:
-    """The bounds of the float64 gate by case and dtype; why cases have none, and why coarse
-    ones."""
-    found: dict[str, dict[str, float]] = {}
-    why_not: list[str] = []
-    why_coarse: list[str] = []
+@dataclass
+class _Gate:
+    """The float64 gate of a problem's cases, with a reason for each case where it is less."""
+
+    bounds: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of the relative L2 error, by case and output."""
+    why_none: list[str] = field(default_factory=list)
+    why_coarse: list[str] = field(default_factory=list)
+    why_not_of: dict[str, list[str]] = field(default_factory=dict)
+    """By output: why the gate of a case leaves it out."""
+
+
+def _gate(problem: Problem, host: SetHost, device: Device) -> _Gate:
+    gate = _Gate()
     assert problem.imported is not None
     listed = [*problem.cases("test", device), *problem.cases("benchmark", device)]
     if not any(a.unique for a in problem.spec.args if a.role != "in"):
-        return {}, ["several answers are right"] * len(listed), []
+        return _Gate(why_none=["several answers are right"] * len(listed))
     in_float64 = replace(problem.imported, wide=frozenset(case.name for case in listed))
     code = SetCode(replace(problem, imported=in_float64), device, host)
     for case in listed:
         try:
-            bounds = _bounds_of(code, host, case)
-            if (why := _too_large(bounds, MOST_REL_L2)) is not None:
-                why_coarse.append(why)
-                bounds = dict.fromkeys(bounds, COARSE_REL_L2)
-            found[case.name] = bounds
+            own_errors = _own_errors(code, host, case)
         except SetProblemError as error:
             if not host.is_running:
                 raise
-            why_not.append(_reason(error, problem.imported.source))
-    return found, why_not, why_coarse
+            gate.why_none.append(_reason(error, problem.imported.source))
+        else:
+            _add(gate, code, case, own_errors)
+    return gate
 
 
-def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
-    """The bounds of a case's float64 gate by dtype. Raises `SetProblemError` where it has none.
+def _add(gate: _Gate, code: SetCode, case: Case, own_errors: dict[str, float]) -> None:
+    """Give a case's outputs their bounds, or say why they have none or a coarse one."""
+    bounds: dict[str, float] = {}
+    why_coarse: list[str] = []
+    why_not: dict[str, str] = {}
+    for argument in code.written:
+        name, dtype = argument.name, code.problem.dtype(argument, case)
+        if (own_error := own_errors.get(name)) is None:
+            continue
+        bound = max(REL_L2[dtype], OWN_ERROR * own_error)
+        why = f"its own error in {dtype} is {own_error:.1e} of the result in float64"
+        if bound > COARSE_REL_L2:
+            why_not[name] = why
+        elif bound > MOST_REL_L2:
+            bounds[name] = COARSE_REL_L2
+            why_coarse.append(why)
+        else:
+            bounds[name] = bound
+    if why_not and not bounds:
+        gate.why_none.append(next(iter(why_not.values())))
+        return
+    gate.bounds[case.name] = bounds
+    gate.why_coarse += why_coarse[:1]
+    for name, why in why_not.items():
+        gate.why_not_of.setdefault(name, []).append(why)
+
+
+def _own_errors(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
+    """The reference's own error by output, where it is a floating-point one. Raises
+    `SetProblemError` where the case has no float64 gate.
 
     That is decided here and never in a grading, where a submission could leave too little memory.
     """
@@ -191,18 +224,7 @@ def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
     needed_bytes = _needed_bytes(code.problem, case, inputs, host.peak_bytes)
     if needed_bytes > _device_bytes(code.device):
         raise _no_gate(host, f"its answer in float64 needs about {needed_bytes / 1e9:.0f} GB")
-    bounds = _own_error(code, case, code.run_eager(case, inputs), truth, inputs)
-    if (why := _too_large(bounds, COARSE_REL_L2)) is not None:
-        raise _no_gate(host, why)
-    return bounds
-
-
-def _too_large(bounds: dict[str, float], most: float) -> str | None:
-    """Why a bound is above `most`; None if none is."""
-    for dtype, bound in bounds.items():
-        if bound > most:
-            return f"its own error in {dtype} is {bound / OWN_ERROR:.1e} of the result in float64"
-    return None
+    return _compared(code, host, case, code.run_eager(case, inputs), truth, inputs)
 
 
 def _no_gate(host: SetHost, why: str) -> SetProblemError:
@@ -230,12 +252,11 @@ def _device_bytes(device: str) -> float:
     return torch.cuda.get_device_properties().total_memory if device == "cuda" else math.inf
 
 
-def _own_error(
-    code: SetCode, case: Case, eager: Values, truth: Values, inputs: Values
+def _compared(
+    code: SetCode, host: SetHost, case: Case, eager: Values, truth: Values, inputs: Values
 ) -> dict[str, float]:
-    """The bound by dtype from the reference's own error, as `check` measures it; infinite where it
-    is nothing like the reference in float64."""
-    bounds: dict[str, float] = {}
+    """The errors as `check` measures them."""
+    errors: dict[str, float] = {}
     anything = Tolerance(atol=UNBOUNDED, rtol=0, rel_l2=UNBOUNDED, budget=UNBOUNDED)
     for argument in code.written:
         if not argument.unique:
@@ -245,23 +266,23 @@ def _own_error(
         initial = inputs[name] if argument.role == "inout" else None
         result = check(name, eager[name], truth[name], None, anything, initial)
         if result.failure is not None:
-            bounds[dtype] = math.inf
-        elif dtype in FLOATING_DTYPES:
-            own = max(result.rel_l2 or 0.0, result.worst_slice_rel_l2 or 0.0)
-            bounds[dtype] = max(bounds.get(dtype, 0.0), REL_L2[dtype], OWN_ERROR * own)
-    return bounds
+            raise _no_gate(host, f"in {dtype}, '{name}' is unlike the result in float64")
+        if dtype in FLOATING_DTYPES:
+            errors[name] = max(result.rel_l2 or 0.0, result.worst_slice_rel_l2 or 0.0)
+    return errors
 
 
-def _limits(
-    count: int, public: int, why_not: Sequence[str], why_coarse: Sequence[str]
-) -> list[str]:
+def _limits(count: int, public: int, gate: _Gate) -> list[str]:
     """What is judged less strictly, in lines."""
     lines = []
-    if why_not:
-        lines.append(f"no float64 gate in {len(why_not)} of {count} cases: {why_not[0]}")
-    if why_coarse:
-        gate = f"a coarse float64 gate in {len(why_coarse)} of {count} cases"
-        lines.append(f"{gate}: {why_coarse[0]}")
+    if gate.why_none:
+        why = gate.why_none
+        lines.append(f"no float64 gate in {len(why)} of {count} cases: {why[0]}")
+    for name, why in gate.why_not_of.items():
+        lines.append(f"no float64 gate of '{name}' in {len(why)} of {count} cases: {why[0]}")
+    if gate.why_coarse:
+        why = gate.why_coarse
+        lines.append(f"a coarse float64 gate in {len(why)} of {count} cases: {why[0]}")
     if public:
         lines.append(f"{public} of {count} cases have public data that no seed changes")
     return lines

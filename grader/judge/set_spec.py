@@ -77,8 +77,8 @@ def _is_parameter(name: str, column: tuple[object, ...]) -> bool:
 def build_spec(
     source: SetSource, cases: Sequence[DescribedCase], bounds: dict[str, dict[str, float]]
 ) -> Spec:
-    """The spec of a problem. `bounds` are those of the relative L2 error, by case and dtype; a case
-    without any has no float64 gate. Raises `ProblemError` where our format cannot express it."""
+    """The spec of a problem. `bounds` are those of the relative L2 error, by case and output; what
+    has none has no float64 gate. Raises `ProblemError` where our format cannot express it."""
     known = _Parameters(cases)
     args, dtypes = [], set[str]()
     for position, name in enumerate(argument_names(cases[0].form)):
@@ -101,7 +101,7 @@ def build_spec(
         entry: dict[str, Any] = {"name": case.head.name, "params": known.of(number)}
         found = bounds.get(case.head.name, {})
         if found:
-            entry["tolerances"] = {dtype: _tolerance(bound) for dtype, bound in found.items()}
+            entry["tolerances"] = {name: _tolerance(bound) for name, bound in found.items()}
         data[f"{case.head.kind}s"].append(entry)
     return spec_from(data)
 

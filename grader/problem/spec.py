@@ -44,7 +44,7 @@ class _Strict(BaseModel):
 
 
 class Tolerance(_Strict):
-    """Error bounds for outputs of one dtype; all must hold."""
+    """Error bounds for outputs of one dtype, or for one output; all must hold."""
 
     atol: float = Field(ge=0)
     """Elementwise, absolute: ``|out - ref| <= atol + rtol * |ref|``."""
@@ -112,8 +112,8 @@ class Case(_Strict):
     device: CaseDevice = "any"
     """`cuda`: too heavy for a CPU. `cpu`: practice size, never run on a GPU."""
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
-    """By dtype of the output, in place of all others, such as of the argument: for a case that is
-    harder than the rest."""
+    """By name or dtype of the output, in place of all others, such as of the argument: for a case
+    that is harder than the rest."""
 
 
 def _as_choices(value: object) -> object:

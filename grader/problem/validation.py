@@ -47,7 +47,7 @@ def check(spec: Spec) -> None:
     _check_case_names(spec)
     _check_dtypes("tolerances", spec.tolerances)
     for where, case in _cases(spec):
-        _check_dtypes(f"{where}.tolerances", case.tolerances)
+        _check_dtypes(f"{where}.tolerances", _by_dtype(spec, f"{where}.tolerances", case))
         check_case(spec, where, case)
     for case in spec.benchmarks:
         _check_variants(spec, case)
@@ -404,6 +404,15 @@ def check_case(spec: Spec, where: str, case: Case) -> None:
             cost(spec.cost.flops, case)
 
 
+def _by_dtype(spec: Spec, where: str, case: Case) -> dict[str, Tolerance]:
+    """A case's tolerances without those by an output's name, which are checked."""
+    outputs = {argument.name: argument for argument in spec.args if argument.role != "in"}
+    for name in case.tolerances.keys() & outputs.keys():
+        if dtype(outputs[name], case) not in FLOATING_DTYPES:
+            raise ProblemError(f"{where}.{name}: outputs of this dtype must be exact")
+    return {name: t for name, t in case.tolerances.items() if name not in outputs}
+
+
 def _check_dtypes(where: str, tolerances: Mapping[str, Tolerance]) -> None:
     for name in tolerances:
         if name not in DTYPES:
@@ -416,7 +425,7 @@ def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
     """Floating-point outputs need tolerances; all others must be exact."""
     name = dtype(argument, case)
     tolerances = spec.tolerances | argument.tolerances | case.tolerances
-    if name in FLOATING_DTYPES and name not in tolerances:
+    if name in FLOATING_DTYPES and not {name, argument.name} & tolerances.keys():
         raise ProblemError(
             f"tolerances: none for {name}, the dtype of '{argument.name}' in case '{case.name}'"
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.judge.correctness.check import tolerance_of
 from grader.problem import Problem, ProblemError
 from grader.problem.load import FILE_BYTES
 from tests.problem.conftest import YAML, MakeFolder
@@ -360,6 +361,11 @@ BAD = [
         "args[0].tolerances: only an output has some",
     ),
     (
+        "name: tiny,",
+        "name: tiny, tolerances: {x: {atol: 0, rtol: 0, rel_l2: 1}},",
+        "tests[0].tolerances.x: no such dtype",
+    ),
+    (
         "cuda_dtypes: [fp32]\n",
         "",
         "cuda_dtypes: missing; the dtype of arguments is the parameter 'dtype', "
@@ -583,9 +589,30 @@ def test_the_times_digest_covers_what_times_depend_on(make_folder: MakeFolder) -
     assert after("problem.yaml", "atol: 1e-6", "atol: 2e-6") == (True, False)
     own = "role: out, tolerances: {fp32: {atol: 0, rtol: 1e-3, rel_l2: 1e-3}},"
     assert after("problem.yaml", "role: out,", own) == (True, False)
+    own = "name: tiny, tolerances: {out: {atol: 0, rtol: 1e-3, rel_l2: 1e-3}},"
+    assert after("problem.yaml", "name: tiny,", own) == (True, False)
     assert after("problem.yaml", "rows: 4096", "rows: 2048") == (True, True)
     assert after("reference.py", "x * 2", "2 * x") == (True, True)
     assert after("inputs.py", "...", "pass") == (True, True)
+
+
+def test_a_case_bounds_an_output_by_its_name_or_dtype(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    spec = folder / "problem.yaml"
+    plain = spec.read_text()
+
+    def bound(own: str) -> float:
+        spec.write_text(plain.replace("name: tiny,", f"name: tiny, tolerances: {{{own}}},"))
+        problem = Problem.load(folder)
+        case, out = problem.spec.tests[0], problem.spec.args[-1]
+        assert (case.name, out.name) == ("tiny", "out")
+        return tolerance_of(problem, out, case).rel_l2
+
+    by_dtype, by_name = (
+        f"{key}: {{atol: 0, rtol: 0, rel_l2: 0.{n}}}" for key, n in (("fp32", 1), ("out", 2))
+    )
+    assert (bound(by_dtype), bound(by_name)) == (0.1, 0.2)
+    assert bound(f"{by_dtype}, {by_name}") == 0.2
 
 
 def test_a_changed_spec_is_read_again(make_folder: MakeFolder) -> None:

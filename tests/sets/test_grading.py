@@ -676,6 +676,45 @@ def custom_kernel(data):
 """
 
 
+CANCELLING = """
+import torch
+from helpers import matching
+
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(100, 128, device="cuda", generator=gen)
+
+
+def ref_kernel(data):
+    scores = torch.softmax(data, dim=1)
+    return 2 * data, (scores - scores.mean(dim=1, keepdim=True)).sum(dim=1)
+
+
+check_implementation = matching(ref_kernel)
+"""
+"""The second output would be zero without rounding."""
+
+
+def test_an_output_of_roundings_alone_leaves_the_others_their_gate(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, CANCELLING))
+    assert problem.imported is not None
+    notes = [note for note in problem.imported.limits if "float64 gate" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith("no float64 gate of 'out_1' in 3 of 3 cases: its own error in fp32")
+    honest = """
+import torch
+
+
+def custom_kernel(data):
+    return 2 * data, torch.zeros(100)
+"""
+    assert graded(problem, honest).verdict == "accepted"
+    report = graded(problem, honest.replace("2 * data", "2.05 * data"))
+    assert report.verdict == "wrong_answer"
+    assert any("own check says right, the float64 gate wrong" in note for note in report.notes)
+
+
 def test_a_slice_that_a_set_lets_pass_is_wrong_where_its_precision_is_coarse(
     tmp_path: Path,
 ) -> None:
