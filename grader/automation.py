@@ -244,7 +244,7 @@ class _Job:
     failures: int = 0
     """How often its present step has ended without a verdict."""
     kernels: Path | None = None
-    """What Triton compiles for its tests, for its timing."""
+    """What is compiled for its tests, for its timing."""
 
 
 class _Work:
@@ -289,7 +289,7 @@ class _Work:
                 self._failed.append(Result(item.key, error=str(error)))
             else:
                 job = _Job(item, problem, submission)
-                if item.benchmarks and submission.uses_triton:
+                if item.benchmarks and (submission.uses_triton or submission.language == "cuda"):
                     job.kernels = self._kernels / str(next(self._ids))
                 self.to_test.append(job)
 

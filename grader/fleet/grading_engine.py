@@ -50,7 +50,7 @@ class Task:
     passed: PassedTests | None = None
     """Its tests, if they have passed before and are not to be run again."""
     kernels: Path | None = None
-    """A file for what Triton compiled, between the task that tests and the one that times."""
+    """A file for what was compiled, between the task that tests and the one that times."""
 
 
 @dataclass(frozen=True)

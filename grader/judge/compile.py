@@ -2,7 +2,8 @@
 
 The runner's own sandbox must not hold the submission yet, because the judge calibrates its clock
 with it. The compiler's sandbox has no device, and is stopped before calibration. The library
-travels between the two in memory that the judge lends to both and never reads.
+travels between the two in memory that the judge lends to both. It is kept for a second grading of
+the same submission.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from grader.judge.kept_kernels import KeptKernels
 from grader.judge.record import Device
 from grader.judge.session import Session, blame_sandbox
 from grader.problem import Problem, prototypes
@@ -44,7 +46,12 @@ class CompileJob:
     """Compiles one `.cu` file in a thread. Does nothing for submissions in other languages."""
 
     def __init__(
-        self, problem: Problem, submission: Submission, sandbox: Sandbox, device: Device
+        self,
+        problem: Problem,
+        submission: Submission,
+        sandbox: Sandbox,
+        device: Device,
+        kept: KeptKernels | None = None,
     ) -> None:
         self.log = b""
         """Output of the compiler's sandbox; complete once that has ended."""
@@ -56,6 +63,7 @@ class CompileJob:
         self._submission = submission
         self._sandbox = sandbox
         self._device = device
+        self._kept = kept
         self._future: Future[CompiledLibrary] | None = None
         self._lock = threading.Lock()
         self._runner: Runner | None = None
@@ -80,6 +88,14 @@ class CompileJob:
             runner.stop()
 
     def _run(self, fd: int) -> CompiledLibrary:
+        if self._kept is not None and (compiler := self._kept.restore_library(fd)) is not None:
+            return CompiledLibrary(fd, compiler)
+        library = self._run_compiler(fd)
+        if self._kept is not None:
+            self._kept.save_library(fd, library.compiler)
+        return library
+
+    def _run_compiler(self, fd: int) -> CompiledLibrary:
         with self._sandbox.start(RunnerLimits.of(self._limits), "none") as runner:
             with self._lock:
                 self._runner = runner
@@ -121,10 +137,15 @@ class CompileJob:
 
 @contextmanager
 def start_compile(
-    problem: Problem, submission: Submission, sandbox: Sandbox, device: Device
+    problem: Problem,
+    submission: Submission,
+    sandbox: Sandbox,
+    device: Device,
+    kept: KeptKernels | None = None,
 ) -> Iterator[CompileJob]:
-    """Start compiling a `.cu` file in the background; stop its sandbox at the end of the block."""
-    compilation = CompileJob(problem, submission, sandbox, device)
+    """Start compiling a `.cu` file in the background; stop its sandbox at the end of the block.
+    With `kept`, its library is kept, or taken from there if it was kept before."""
+    compilation = CompileJob(problem, submission, sandbox, device, kept)
     if submission.language != "cuda":
         yield compilation
         return

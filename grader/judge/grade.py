@@ -94,8 +94,8 @@ def grade(
 
     With `passed`, the tests that the same submission has passed on the same device are not run
     again: its benchmarks follow, with the same seed. Raises ValueError if they are of another one.
-    `kernels` names a file in which a grading without benchmarks leaves what Triton compiled, and
-    where one with `passed` finds it.
+    `kernels` names a file in which a grading without benchmarks leaves what was compiled, by Triton
+    or of a `.cu` file, and where one with `passed` finds it.
     """
     if passed is not None:
         seed = _seed_of(passed, problem, submission, device)
@@ -111,7 +111,7 @@ def grade(
         KeptKernels(kernels) if kernels is not None else None,
     )
     progress(Progress("sandbox_start"))
-    with start_compile(problem, submission, sandbox, device) as compilation:
+    with start_compile(problem, submission, sandbox, device, request.kernels) as compilation:
         with gpu_lock(device, shared=not benchmarks):
             master, record = _attempts(request, compilation, seed)
             in_company = gpu_is_shared(device)

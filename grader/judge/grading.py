@@ -217,11 +217,11 @@ class Grading:
                 "nvcc_target": nvcc_target(self.device),
             }
         own = [sealed_memfd("source", submission.source)]
-        kernels = None if self.tests or self._kernels is None else self._kernels.read()
-        if kernels is not None:
+        needs_triton = self.device == "cuda" and submission.uses_triton
+        if needs_triton and (kernels := self._kept_kernels()) is not None:
             request["kernels_bytes"] = len(kernels)
             own.append(sealed_memfd("kernels", kernels))
-        elif self.device == "cuda" and submission.uses_triton:
+        elif needs_triton:
             self._shapes = case_shapes(
                 self.problem,
                 self.code,
@@ -256,6 +256,10 @@ class Grading:
             self.record.notes.append(
                 "the function returns its outputs; copying them counts into its time"
             )
+
+    def _kept_kernels(self) -> bytes | None:
+        """What Triton compiled for the tests, if they have passed in another grading."""
+        return self._kernels.read() if self._kernels is not None and not self.tests else None
 
     def finish_precompiling(self) -> None:
         """End the processes that compile beside the tests, if there are any."""

@@ -458,5 +458,5 @@ def test_a_real_grading(url: str) -> None:
         until(done, 120)
     report = ledger.board.result(1).report
     assert (report.verdict, report.ranked) == (Verdict.ACCEPTED, False)
-    assert "test" in stages
+    assert stages - {None}, "its progress was stored"
     ledger.close()

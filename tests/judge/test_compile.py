@@ -8,11 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from grader.judge import compile as module
 from grader.judge.compile import nvcc_target, start_compile
+from grader.judge.kept_kernels import KeptKernels
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
 from grader.report import Verdict
@@ -163,6 +165,27 @@ def test_the_library_is_in_sealed_memory(problem: Problem) -> None:
         assert sandbox.started[0].is_stopped, "it cannot write while the runner reads"
         assert compilation.log == b"output\n"
         assert 0 < compilation.stages_s["compile"] < 0.4
+
+
+def test_a_kept_library_is_not_compiled_again(problem: Problem, tmp_path: Path) -> None:
+    sandbox = Scripted(greeted(writes))
+    kept = KeptKernels(tmp_path / "kernels")
+    for _ in range(2):
+        with start_compile(problem, CUDA, sandbox, "cpu", kept) as compilation:
+            library = compilation.library()
+            assert library is not None
+            assert library.compiler == {"nvcc": "13.0"}
+            assert os.pread(library.fd, 11, 0) == b"\3" + bytes(7) + b"ELF"
+    assert len(sandbox.started) == 1
+
+
+def test_nothing_is_kept_of_a_file_that_does_not_compile(problem: Problem, tmp_path: Path) -> None:
+    sandbox = Scripted(greeted(replies(status=Status.COMPILE_ERROR, text="nvcc: error: x")))
+    kept = KeptKernels(tmp_path / "kernels")
+    with start_compile(problem, CUDA, sandbox, "cpu", kept) as compilation:
+        with pytest.raises(SubmissionFault):
+            compilation.library()
+        assert not kept.path.exists()
 
 
 def test_it_starts_immediately(problem: Problem) -> None:

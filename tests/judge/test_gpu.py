@@ -261,6 +261,15 @@ def test_the_timed_runner_finds_the_kernels_of_the_tested_one(tmp_path: Path) ->
     assert (timed.verdict, timed.ranked) == (Verdict.ACCEPTED, True)
 
 
+def test_the_timed_runner_gets_the_library_of_the_tested_one(tmp_path: Path) -> None:
+    again = graded("accepted/cuda_square.cu", tmp_path / "kernels")
+    tested = again(benchmarks=False)
+    assert tested.stages_s["compile"] > 0
+    timed = again(passed=PassedTests.of(tested))
+    assert (timed.verdict, timed.ranked) == (Verdict.ACCEPTED, True)
+    assert "compile" not in timed.stages_s
+
+
 def test_kernels_that_are_none_gain_nothing(tmp_path: Path) -> None:
     again = graded("accepted/hostile_fakes_kernels.py", tmp_path / "kernels")
     tested = again(benchmarks=False)
