@@ -1,9 +1,9 @@
 """Compiling a `.cu` file, in a separate sandbox, while the runner starts.
 
 The runner's own sandbox must not hold the submission yet, because the judge calibrates its clock
-with it. The compiler's sandbox has no device, and is stopped before calibration. The library
-travels between the two in memory that the judge lends to both. It is kept for a second grading of
-the same submission.
+with it. The compiler's sandbox has no device, and is stopped before calibration. It writes the
+library into memory that the judge lends. Each runner gets a copy of its own that it cannot change,
+or a runner could leave the next one what it knows.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from grader.wire import fixed_size_memfd, sealed_memfd
 
 LIBRARY_BYTES = 64 << 20
 """Size limit of a library. Memory is allocated only for what is written."""
+LENGTH_BYTES = 8
+"""A library begins with its length (`grader/runner/compiler.py`)."""
 START_S = 120.0
 """How long the sandbox may take to answer its first request, on a busy machine."""
 
@@ -36,8 +38,8 @@ START_S = 120.0
 class CompiledLibrary:
     """A compiled `.cu` file."""
 
-    fd: int
-    """File descriptor of the memory that holds it, for the runner."""
+    content: bytes
+    """What the compiler's sandbox wrote: its length, then the library. As untrusted as the file."""
     compiler: dict[str, str]
     """Name of the compiler, ``nvcc`` or ``nvrtc`` → its version."""
 
@@ -64,6 +66,7 @@ class CompileJob:
         self._sandbox = sandbox
         self._device = device
         self._kept = kept
+        self._thread: ThreadPoolExecutor | None = None
         self._future: Future[CompiledLibrary] | None = None
         self._lock = threading.Lock()
         self._runner: Runner | None = None
@@ -76,9 +79,15 @@ class CompileJob:
         """
         return self._future.result() if self._future else None
 
-    def begin(self, thread: ThreadPoolExecutor, fd: int) -> None:
-        """Start compiling in `thread`, into the memory behind `fd`."""
-        self._future = thread.submit(self._run, fd)
+    def begin(self, thread: ThreadPoolExecutor) -> None:
+        """Start compiling in `thread`."""
+        self._thread = thread
+        self._future = thread.submit(self._run)
+
+    def retry(self) -> None:
+        """Compile again if that has failed, as where a busy host has killed the compiler."""
+        if self._thread is not None and self._future is not None and self._future.exception():
+            self._future = self._thread.submit(self._run)
 
     def end(self) -> None:
         """Stop compiling, at whatever point it is."""
@@ -87,15 +96,22 @@ class CompileJob:
         if runner is not None:
             runner.stop()
 
-    def _run(self, fd: int) -> CompiledLibrary:
-        if self._kept is not None and (compiler := self._kept.restore_library(fd)) is not None:
-            return CompiledLibrary(fd, compiler)
-        library = self._run_compiler(fd)
+    def _run(self) -> CompiledLibrary:
+        if self._kept is not None and (found := self._kept.library()) is not None:
+            return CompiledLibrary(*found)
+        fd = fixed_size_memfd("library", LIBRARY_BYTES)
+        try:
+            compiler = self._run_compiler(fd)
+            nbytes = LENGTH_BYTES + int.from_bytes(os.pread(fd, LENGTH_BYTES, 0), "little")
+            library = CompiledLibrary(os.pread(fd, min(nbytes, LIBRARY_BYTES), 0), compiler)
+        finally:
+            os.close(fd)
         if self._kept is not None:
-            self._kept.save_library(fd, library.compiler)
+            self._kept.save_library(library.content, compiler)
         return library
 
-    def _run_compiler(self, fd: int) -> CompiledLibrary:
+    def _run_compiler(self, fd: int) -> dict[str, str]:
+        """Have the library written into `fd`. Returns the compiler's name → its version."""
         with self._sandbox.start(RunnerLimits.of(self._limits), "none") as runner:
             with self._lock:
                 self._runner = runner
@@ -107,7 +123,7 @@ class CompileJob:
                 runner.stop()
                 self.log = runner.log()
 
-    def _compile(self, session: Session, fd: int) -> CompiledLibrary:
+    def _compile(self, session: Session, fd: int) -> dict[str, str]:
         with blame_sandbox(session):
             version = session.ask("hello", {}, START_S, "starting up").text
         if version == "none":
@@ -132,7 +148,7 @@ class CompileJob:
             self.stages_s["compile"] = time.monotonic() - start
             os.close(source)
         is_nvrtc = re.fullmatch(r"\d{1,3}\.\d{1,3}", reply.text) is not None
-        return CompiledLibrary(fd, {"nvrtc": reply.text} if is_nvrtc else {"nvcc": version})
+        return {"nvrtc": reply.text} if is_nvrtc else {"nvcc": version}
 
 
 @contextmanager
@@ -149,16 +165,12 @@ def start_compile(
     if submission.language != "cuda":
         yield compilation
         return
-    fd = fixed_size_memfd("library", LIBRARY_BYTES)
-    try:
-        with ThreadPoolExecutor(1, thread_name_prefix="grade-compile") as thread:
-            try:
-                compilation.begin(thread, fd)
-                yield compilation
-            finally:
-                compilation.end()
-    finally:
-        os.close(fd)
+    with ThreadPoolExecutor(1, thread_name_prefix="grade-compile") as thread:
+        try:
+            compilation.begin(thread)
+            yield compilation
+        finally:
+            compilation.end()
 
 
 def nvcc_target(device: Device) -> str:

@@ -118,8 +118,9 @@ def grade(
         if in_company and _may_differ_alone(record):
             progress(Progress("sandbox_start"))
             with gpu_lock(device):
+                compilation.retry()
                 master, record = _attempts(request, compilation, seed)
-            record.notes.append("graded twice: the first time, others used the GPU too")
+            record.notes.append("graded twice: the first time, others may have used the GPU too")
     try:
         return _report(request, master, record)
     except Exception as error:  # noqa: BLE001 - times of which no score can be computed
@@ -160,16 +161,18 @@ def _attempts(
     total_s = request.problem.spec.limits.total_s
     end = time.monotonic() + total_s
 
-    def attempt() -> tuple[int, Record]:
+    def attempt(seed: int | None) -> tuple[int, Record]:
         master = secrets.randbits(53) if seed is None else seed
         return master, _attempt(request, compilation, master, end - time.monotonic())
 
-    master, record = attempt()
+    master, record = attempt(seed)
     end += record.stopped_s
     why = _why_again(record.faults)
     if why is not None and end - time.monotonic() > total_s / 2:
         request.progress(Progress("sandbox_start"))
-        master, record = attempt()
+        compilation.retry()
+        # Its benchmarks have seen the inputs; who asked for a seed asked for these.
+        master, record = attempt(seed if request.passed is None else None)
         record.notes.append(f"graded twice: the first time, {why}")
     return master, record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -216,46 +217,52 @@ class Grading:
                 ],
                 "nvcc_target": nvcc_target(self.device),
             }
-        own = [sealed_memfd("source", submission.source)]
-        needs_triton = self.device == "cuda" and submission.uses_triton
-        if needs_triton and (kernels := self._kept_kernels()) is not None:
-            request["kernels_bytes"] = len(kernels)
-            own.append(sealed_memfd("kernels", kernels))
-        elif needs_triton:
-            self._shapes = case_shapes(
-                self.problem,
-                self.code,
-                self.device,
-                self.drawn,
-                with_tests=bool(self.tests),
-                with_benchmarks=self._has_benchmarks,
-            )
-            text = json.dumps(self._shapes.shapes).encode()
-            request["cases_bytes"] = len(text)
-            own.append(sealed_memfd("cases", text))
-            reserve_check_memory()
-            self._is_precompiling = True
-        if self.problem.imported is not None and (files := self.problem.imported.given_files):
-            request["files"] = {name: len(content) for name, content in files.items()}
-            own.append(sealed_memfd("files", b"".join(files.values())))
-        fds = own
-        if library is not None:
-            self.record.environment |= library.compiler
-            fds = [*own, library.fd]
-        self.session.loading = True
-        try:
-            reply = self.session.ask(
-                "load", request, spec.limits.load_s, "loading the submission", fds=tuple(fds)
-            )
-        finally:
-            for fd in own:
-                os.close(fd)
+        with contextlib.ExitStack() as stack:
+            lent: list[int] = []
+
+            def lend(name: str, content: bytes) -> None:
+                lent.append(sealed_memfd(name, content))
+                stack.callback(os.close, lent[-1])
+
+            lend("source", submission.source)
+            if library is not None:
+                self.record.environment |= library.compiler
+                lend("library", library.content)
+            needs_triton = self.device == "cuda" and submission.uses_triton
+            if needs_triton and (kernels := self._kept_kernels()) is not None:
+                request["kernels_bytes"] = len(kernels)
+                lend("kernels", kernels)
+            elif needs_triton:
+                text = self._shapes_to_precompile()
+                request["cases_bytes"] = len(text)
+                lend("cases", text)
+            if self.problem.imported is not None and (files := self.problem.imported.given_files):
+                request["files"] = {name: len(content) for name, content in files.items()}
+                lend("files", b"".join(files.values()))
+            self.session.loading = True
+            what = "loading the submission"
+            reply = self.session.ask("load", request, spec.limits.load_s, what, fds=tuple(lent))
         self.session.loading = False
         self.returns = bool(reply.flags & Flag.RETURNS)
         if self.returns:
             self.record.notes.append(
                 "the function returns its outputs; copying them counts into its time"
             )
+
+    def _shapes_to_precompile(self) -> bytes:
+        """The shapes of all cases, JSON, for which the runner is about to compile Triton kernels
+        beside the tests."""
+        self._shapes = case_shapes(
+            self.problem,
+            self.code,
+            self.device,
+            self.drawn,
+            with_tests=bool(self.tests),
+            with_benchmarks=self._has_benchmarks,
+        )
+        reserve_check_memory()
+        self._is_precompiling = True
+        return json.dumps(self._shapes.shapes).encode()
 
     def _kept_kernels(self) -> bytes | None:
         """What Triton compiled for the tests, if they have passed in another grading."""

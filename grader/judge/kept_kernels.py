@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,6 @@ from grader.wire import fixed_size_memfd
 KERNELS_BYTES = 64 << 20
 """The most that is taken. Memory is allocated only for what is written."""
 RECEIVE_S = 10.0
-LENGTH_BYTES = 8
-"""A library in lent memory begins with its length (`grader/runner/compiler.py`)."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +27,16 @@ class KeptKernels:
 
     path: Path
 
-    def save_library(self, fd: int, compiler: dict[str, str]) -> None:
-        """Keep the library that the compiler of a `.cu` file wrote into lent memory."""
-        length = LENGTH_BYTES + int.from_bytes(os.pread(fd, LENGTH_BYTES, 0), "little")
-        library = os.pread(fd, min(length, os.fstat(fd).st_size), 0)
-        self.path.write_bytes(json.dumps(compiler).encode() + b"\n" + library)
+    def save_library(self, content: bytes, compiler: dict[str, str]) -> None:
+        """Keep the library of a `.cu` file, with the name and version of its compiler."""
+        self._write(json.dumps(compiler).encode() + b"\n" + content)
 
-    def restore_library(self, fd: int) -> dict[str, str] | None:
-        """Write the kept library into lent memory. Returns the name and version of its compiler;
-        None if there is no library."""
-        if not self.path.exists():
+    def library(self) -> tuple[bytes, dict[str, str]] | None:
+        """What `save_library` kept; None if nothing was."""
+        if (kept := self.read()) is None:
             return None
-        head, library = self.path.read_bytes().split(b"\n", 1)
-        os.pwrite(fd, library, 0)
-        compiler: dict[str, str] = json.loads(head)
-        return compiler
+        head, content = kept.split(b"\n", 1)
+        return content, json.loads(head)
 
     def receive(self, session: Session) -> None:
         """Have the runner write it. Raises `SubmissionFault` when that fails."""
@@ -51,10 +45,18 @@ class KeptKernels:
             what = "handing over its kernels"
             reply = session.ask("keep_kernels", {}, RECEIVE_S, what, fds=(fd,))
             if reply.calls:
-                self.path.write_bytes(os.pread(fd, min(reply.calls, KERNELS_BYTES), 0))
+                self._write(os.pread(fd, min(reply.calls, KERNELS_BYTES), 0))
         finally:
             os.close(fd)
 
     def read(self) -> bytes | None:
         """What was kept; None if nothing was."""
         return self.path.read_bytes() if self.path.exists() else None
+
+    def _write(self, content: bytes) -> None:
+        """Write the whole file, or where there is no room for it none: the next runner compiles."""
+        part = self.path.with_name(f"{self.path.name}.part")
+        with suppress(OSError):
+            part.write_bytes(content)
+            part.replace(self.path)
+        part.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grader.judge import compile as module
-from grader.judge.compile import nvcc_target, start_compile
+from grader.judge.compile import LIBRARY_BYTES, nvcc_target, start_compile
 from grader.judge.kept_kernels import KeptKernels
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
@@ -153,15 +153,13 @@ def test_the_compiler_that_was_used_is_noted(
         assert library.compiler == compiler
 
 
-def test_the_library_is_in_sealed_memory(problem: Problem) -> None:
+def test_the_library_is_what_the_compiler_wrote(problem: Problem) -> None:
     sandbox = Scripted(greeted(writes))
     with start_compile(problem, CUDA, sandbox, "cpu") as compilation:
         library = compilation.library()
         assert library is not None
         assert library.compiler == {"nvcc": "13.0"}
-        assert os.pread(library.fd, 11, 0)[8:] == b"ELF"
-        with pytest.raises(PermissionError):
-            os.ftruncate(library.fd, 0)
+        assert library.content == b"\3" + bytes(7) + b"ELF"
         assert sandbox.started[0].is_stopped, "it cannot write while the runner reads"
         assert compilation.log == b"output\n"
         assert 0 < compilation.stages_s["compile"] < 0.4
@@ -175,8 +173,34 @@ def test_a_kept_library_is_not_compiled_again(problem: Problem, tmp_path: Path) 
             library = compilation.library()
             assert library is not None
             assert library.compiler == {"nvcc": "13.0"}
-            assert os.pread(library.fd, 11, 0) == b"\3" + bytes(7) + b"ELF"
+            assert library.content == b"\3" + bytes(7) + b"ELF"
     assert len(sandbox.started) == 1
+
+
+def test_no_more_is_taken_than_was_lent(problem: Problem) -> None:
+    def overstates(sock: socket.socket) -> None:
+        request, (source, memory) = receive_request(sock)
+        os.pwrite(memory, b"\xff" * 8, 0)
+        for fd in (source, memory):
+            os.close(fd)
+        send_reply(sock, Reply(request["sequence"], Status.OK))
+
+    with start_compile(problem, CUDA, Scripted(greeted(overstates)), "cpu") as compilation:
+        library = compilation.library()
+        assert library is not None
+        assert len(library.content) == LIBRARY_BYTES
+
+
+def test_a_failure_is_compiled_again_when_asked_for(problem: Problem) -> None:
+    sandbox = Scripted(greeted(dies), RunnerExit(signal=9))
+    with start_compile(problem, CUDA, sandbox, "cpu") as compilation:
+        with pytest.raises(SubmissionFault, match="SIGKILL"):
+            compilation.library()
+        sandbox.script, sandbox.ending = greeted(writes), None
+        compilation.retry()
+        assert compilation.library() is not None
+        compilation.retry()
+    assert len(sandbox.started) == 2
 
 
 def test_nothing_is_kept_of_a_file_that_does_not_compile(problem: Problem, tmp_path: Path) -> None:
