@@ -183,7 +183,7 @@ def count_unwritten(out: Any) -> int:
     """
     if isinstance(out, list):
         return sum(map(count_unwritten, out))
-    if not out.is_floating_point():
+    if not (out.is_floating_point() or out.dtype is torch.bool):
         return 0
     return sum(int(_is_poison(piece).sum()) for (piece,) in pieces(out))
 
@@ -210,7 +210,7 @@ def errors_beyond_mixed_inputs(
     wrong = out != right
     if out.is_floating_point():
         exact = right.double()
-        change = exact if initial is None else exact - initial
+        change = exact if initial is None else exact - _finite(initial)
         near = (out - exact).abs() <= change.abs().mul_(tolerance.rtol).add_(tolerance.atol)
         near &= torch.isfinite(exact)  # an infinite bound would allow anything
         wrong &= ~near & ~(torch.isnan(out) & torch.isnan(right))
@@ -219,11 +219,18 @@ def errors_beyond_mixed_inputs(
 
 
 def _is_poison(out: torch.Tensor) -> torch.Tensor:
-    """Elements that were never written, bool; compared bit by bit, since the poison is a NaN. None
-    where it is a valid value."""
-    if out.element_size() == 1:
+    """Elements that were never written, bool; compared bit by bit, since the poison is a NaN, and
+    no bool. None where it is a valid value."""
+    if out.element_size() == 1 and out.dtype is not torch.bool:
         return torch.zeros_like(out, dtype=torch.bool)
     return bits(out.contiguous()) == poison_of(out)
+
+
+def _finite(initial: torch.Tensor) -> torch.Tensor:
+    """The state before the call, with 0 where it is NaN or infinite, as in what a cache does not
+    use yet: the change of such an element is its new value."""
+    values = widened(initial)
+    return torch.where(torch.isfinite(values), values, 0.0)
 
 
 def widened(values: torch.Tensor) -> torch.Tensor:
@@ -278,7 +285,9 @@ class _Piece:
     @cached_property
     def change(self) -> torch.Tensor:
         """What the reference changed of a state; of other outputs, all."""
-        return self.exact if self.initial is None else self.where_finite(self.exact - self.initial)
+        if self.initial is None:
+            return self.exact
+        return self.where_finite(self.exact - _finite(self.initial))
 
     def share(self) -> torch.Tensor:
         """Each error divided by the elementwise bound."""
@@ -366,13 +375,7 @@ def _check(
     first = _fetch(_combined(list(map(_first_look, whole.pieces()))))
     if first["blank"]:
         blank = whole.where(lambda piece: _is_poison(piece.stored))
-        count = _count(blank)
-        which = f"{count} of {out.numel()} elements of '{name}' were"
-        return CheckResult(
-            f"{which} never written" if count < out.numel() else f"'{name}' was never written",
-            used=math.inf,
-            mismatch=_mismatch(name, out, truth, blank, offsets),
-        )
+        return _never_written(name, out, truth, blank, offsets)
     if not (math.isfinite(first["out"]) and math.isfinite(first["expected"])):
         special = whole.where(_differs_where_special)
         if bool(special.any()):
@@ -523,9 +526,27 @@ def _share(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     return torch.div(error, allowed, out=allowed).nan_to_num_(nan=0.0, posinf=math.inf)
 
 
+def _never_written(
+    name: str,
+    out: torch.Tensor,
+    truth: torch.Tensor,
+    blank: torch.Tensor,
+    offsets: list[int] | None,
+) -> CheckResult:
+    count = _count(blank)
+    which = f"{count} of {out.numel()} elements of '{name}' were"
+    return CheckResult(
+        f"{which} never written" if count < out.numel() else f"'{name}' was never written",
+        used=math.inf,
+        mismatch=_mismatch(name, out, truth, blank, offsets),
+    )
+
+
 def _check_exact(
     name: str, out: torch.Tensor, truth: torch.Tensor, offsets: list[int] | None
 ) -> CheckResult:
+    if out.dtype is torch.bool and bool((blank := _is_poison(out)).any()):
+        return _never_written(name, out, truth, blank, offsets)
     wrong = out != truth.to(out.dtype)
     if not bool(wrong.any()):
         return CheckResult(None, 0.0, 0.0, 0.0)

@@ -49,7 +49,8 @@ def _compare(  # type: ignore[no-untyped-def]
     reference = expected
     if HAS_INITIAL:
         initial_base = _base(initial_at + chunk, FLOAT, WHOLE)
-        reference -= tl.load(initial_base + index, mask=inside, other=0.0).to(tl.float32)
+        initial = tl.load(initial_base + index, mask=inside, other=0.0).to(tl.float32)
+        reference -= tl.where(tl.abs(initial) < float("inf"), initial, 0.0)
     finite = tl.abs(expected) < float("inf")
     error = tl.where(finite, tl.abs(out - expected), 0.0)
     reference = tl.where(finite, reference, 0.0)

@@ -45,6 +45,37 @@ def test_the_rounded_reference_passes(dtype: torch.dtype) -> None:
     assert checked(eager, truth, eager).failure is None
 
 
+def test_a_bool_that_was_never_written_is_not_true() -> None:
+    truth = torch.ones(4096, dtype=torch.bool)
+    out = torch.full((4096,), 0xA5, dtype=torch.uint8).view(torch.bool)
+    exact = Tolerance(atol=0, rtol=0, rel_l2=1)
+    assert check("out", truth.clone(), truth, None, exact).failure is None
+    assert check("out", out, truth, None, exact).failure == "'out' was never written"
+    assert count_unwritten(out) == 4096
+    out[5:] = False
+    failure = check("out", out, truth, None, exact).failure
+    assert failure == "5 of 4096 elements of 'out' were never written"
+
+
+@pytest.mark.parametrize("unused", [math.nan, math.inf])
+def test_a_state_of_nan_before_the_call_leaves_the_bounds_on(unused: float) -> None:
+    """As of a cache whose free places hold anything."""
+    truth = torch.randn(64, 64, dtype=torch.float64)
+    before = torch.zeros(64, 64)
+    before[0, 0] = unused
+    loose = Tolerance(atol=1e-3, rtol=1e-3, rel_l2=1e-3)
+    out = truth.float()
+    assert check("out", out, truth, None, loose, before).failure is None
+    wrong = out.clone()
+    wrong[0, 0] = 1e6
+    assert check("out", wrong, truth, None, loose, before).failure is not None
+    slightly = out.clone()
+    slightly[7] *= 1.005
+    lenient = Tolerance(atol=1, rtol=1, rel_l2=1e-3)
+    assert check("out", slightly, truth, None, lenient, before).failure is not None
+    assert errors_beyond_mixed_inputs(wrong, out, out, loose, before) == 1
+
+
 def test_zeros_pass_allclose_and_fail_here() -> None:
     truth, eager = softmax_case()
     zeros = torch.zeros_like(eager)
