@@ -64,6 +64,8 @@ class Session:
         self._is_call = self._is_first_call = False
         self.busy_wait = False
         """Whether to wait for replies without sleeping, for the sake of a running clock."""
+        self.has_answered = True
+        """Whether the last request had its reply, so that the next one will not get that."""
         self.loading = False
         """While true, a runner that ends is a `compile_error`: the file did not become an entry."""
 
@@ -118,6 +120,7 @@ class Session:
 
     def prepare(self, kind: str, request: dict[str, Any]) -> PreparedRequest:
         """Pack a request. Raises `SubmissionFault` if the runner sent an unrequested message."""
+        self.has_answered = False
         self.expect_silence()
         sequence = secrets.randbits(32)
         return PreparedRequest(
@@ -158,6 +161,7 @@ class Session:
             raise self._abuse(str(error)) from None
         if reply.sequence != sequence:
             raise self._abuse("a reply to a request that was not made")
+        self.has_answered = True
         if reply.status is not Status.OK:
             reason = one_line(reply.text) or f"{what} failed"
             raise self._fault(self._verdict_of(reply.status), reason)

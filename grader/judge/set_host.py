@@ -56,16 +56,26 @@ class SetHost:
     def __init__(self, source: SetSource, sandbox: Sandbox, device: Device) -> None:
         self.source = source
         self.device = device
-        self._runner = sandbox.start(LIMITS, device)
-        self._session = Session(self._runner, SESSION_S)
+        self._sandbox = sandbox
         self._answer = fixed_size_memfd("answer", ANSWER_BYTES)
-        self._arena = ReusedArena(device)
-        self._lent: Any = None
+        self._start()
         self.peak_bytes = 0
         """Most device memory that the last reference took in the sandbox, with its inputs in
         float64 and its outputs, and without lent memory; 0 on a CPU."""
         self.heads: list[CaseHead] = []
         """The problem's cases, once it is open."""
+
+    def _start(self) -> None:
+        self._arena = ReusedArena(self.device)
+        self._lent: Any = None
+        self._runner = self._sandbox.start(LIMITS, self.device)
+        self._session = Session(self._runner, SESSION_S)
+
+    def _restart(self) -> None:
+        self._runner.stop()
+        self._arena.close()
+        self._start()
+        self.open()
 
     def open(self) -> list[CaseHead]:
         """Have the problem imported. Returns its cases."""
@@ -95,7 +105,7 @@ class SetHost:
     def memory_bytes(self) -> int:
         """About what the tensors of the largest case take, as far as its code says."""
         found = self._ask("memory", {}, "estimating its memory")
-        return found if isinstance(found, int) and 0 <= found < 2**50 else 0
+        return _bytes_of(found)
 
     def describe(self, number: int) -> CaseForm:
         """What the values of a case are made of."""
@@ -114,7 +124,7 @@ class SetHost:
         request, what = {"case": number, "wide": wide}, "computing the reference"
         found, _ = self._ask_with(inputs, [], "reference", request, what)
         peak_bytes = found.get("peak_bytes") if isinstance(found, dict) else None
-        self.peak_bytes = peak_bytes if isinstance(peak_bytes, int) else 0
+        self.peak_bytes = _bytes_of(peak_bytes)
         # In a block of their own: by now the sandbox has freed what it needed of the inputs.
         return self._ask_with([], outputs, "collect", request, what)[1]
 
@@ -124,6 +134,8 @@ class SetHost:
         """Whether the set's own check finds the outputs right, and its message."""
         given = [*inputs, *outputs]
         found, _ = self._ask_with(given, [], "check", {"case": number}, "running its check")
+        if isinstance(found, dict) and found.get("lost") is True:
+            self._restart()  # for the next output
         right = isinstance(found, dict) and found.get("right") is True
         return right, one_line(str(found.get("message", "")) if isinstance(found, dict) else "")
 
@@ -208,6 +220,8 @@ class SetHost:
         try:
             return self._session.ask(kind, request, STEP_S, what, fds=fds)
         except SubmissionFault as stop:
+            if not self._session.has_answered:  # it may yet, in place of a later one
+                self._runner.stop()
             reason = stop.fault.reason + self._session.last_log_line()
             raise self._error(what, reason) from None
 
@@ -221,6 +235,11 @@ class SetHost:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise self._error("describing itself", f"{where}: {first['msg']}") from None
+
+
+def _bytes_of(found: object) -> int:
+    """A number of bytes that the sandbox named, or 0 if it is none."""
+    return found if isinstance(found, int) and 0 <= found < 2**50 else 0
 
 
 _LOCK = threading.Lock()

@@ -83,13 +83,16 @@ class SetServer:
         """The cases of which a seed changes more than values. They have the inputs of one seed."""
         self._outputs: list[tuple[str, torch.Tensor]] = []
         """What the reference has computed, by name, until it is collected."""
+        self._has_lost_device = False
+        """Whether CUDA fails from now on, as after an index outside of a tensor."""
 
     def handle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Answer one request; the reply's `calls` is the length of the JSON in the lent file."""
         text = json.dumps(self.answer(request, fds)).encode()
-        if request.get("release"):
-            self._server.release()
-        self._server.free_cache()
+        if not self._has_lost_device:
+            if request.get("release"):
+                self._server.release()
+            self._server.free_cache()
         if len(text) > os.fstat(self._answer).st_size:
             raise ValueError(f"an answer of {len(text)} bytes")
         write_lent(self._answer, text)
@@ -231,8 +234,23 @@ class SetServer:
         pairs = zip(form.values, complete, strict=True)
         given = as_made(Inputs([replace(v, value=x) for v, x in pairs], form.data))
         output = grown(tree, [value.value for value in given.values])
-        right, message = self._driver.check(self._cases[number], as_made(inputs), output)
-        return {"right": right, "message": message[:2000]}
+        try:
+            right, message = self._driver.check(self._cases[number], as_made(inputs), output)
+        except (UnsupportedError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - what an output may do to it, as NaN or an index
+            self._has_lost_device = not self._device_works()
+            right, message = False, f"it raised {type(error).__name__}: {error}"
+        answer = {"right": right, "message": message[:2000]}
+        return answer | {"lost": True} if self._has_lost_device else answer
+
+    def _device_works(self) -> bool:
+        if self._server.device == "cuda":
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                return False
+        return True
 
     def _made(self, number: int, seed: int) -> Inputs:
         seed = 1 if number in self._pinned else seed

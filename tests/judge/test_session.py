@@ -82,6 +82,17 @@ def test_an_honest_reply_is_accepted() -> None:
         assert Session(runner, 60).ask("call", {}, 20, "the call").reported_ns == 12
 
 
+def test_a_request_without_its_reply_is_known() -> None:
+    with ScriptedRunner(lambda sock: answer(sock, status=Status.RUNTIME_ERROR)) as runner:
+        session = Session(runner, 100)
+        with pytest.raises(SubmissionFault):
+            session.ask("one", {}, PATIENCE_S, "the step")
+        assert session.has_answered
+        with pytest.raises(SubmissionFault):
+            session.ask("two", {}, 0.01, "the step")
+        assert not session.has_answered
+
+
 def test_silence_is_a_time_limit(fault_of: Callable[..., Fault]) -> None:
     fault = fault_of(lambda s: None, limit_s=0.3)
     assert fault.verdict is Verdict.TIME_LIMIT_EXCEEDED

@@ -238,6 +238,12 @@ def test_a_boards_seed_stays_small(tmp_path: Path) -> None:
     assert 0 < float(values.max()) < 100_000
 
 
+def test_other_boards_have_more_seeds_than_a_table_holds(tmp_path: Path) -> None:
+    returned = 'return x, {"is_large": torch.tensor([seed > 100_000]), '
+    driver = board(tmp_path, made_up.BOARD.replace("return x, {", returned))
+    assert all(drawn(driver, "test_1", n * 2**50).values[1].value for n in range(1, 9))
+
+
 def test_a_boards_answer_in_float64_is_judged_in_float32(tmp_path: Path) -> None:
     text = made_up.BOARD.replace("return x * scale", "return x.double() * scale")
     driver = board(tmp_path, text)
@@ -517,6 +523,26 @@ def check_implementation(data, output):
     assert torch.equal(best, x.amax(dim=1))
     assert torch.equal(places, x.argmax(dim=1))
     assert asked(server, "check", case=0)["right"]
+
+
+def test_an_output_at_which_the_check_raises_is_wrong(tmp_path: Path) -> None:
+    text = (
+        made_up.BOARD
+        + """
+
+def check_implementation(data, output):
+    assert not output.isnan().any(), "not a number"
+    return True, ""
+"""
+    )
+    server, _ = served(board(tmp_path, text))
+    asked(server, "describe", case=0)
+    x, weight, out = torch.randn(5, 48), torch.rand(48), torch.empty(5, 48)
+    compute(server, 0, [x, weight], [out])
+    assert asked(server, "check", case=0) == {"right": True, "message": ""}
+    out.fill_(math.nan)
+    why = "it raised AssertionError: not a number"
+    assert asked(server, "check", case=0) == {"right": False, "message": why}
 
 
 def test_a_reference_that_raises_is_a_reason(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from grader.judge.set_code import SetCode
 from grader.judge.set_host import SetHost, SetMemoryError, open_host
 from grader.judge.set_report import report_problem
 from grader.problem import Problem, ProblemError
+from grader.problem.scaffold import scaffold
 from grader.problem_sets import read_problem
 from grader.problem_sets.reference_submission import reference_submission
 from grader.report import Report
@@ -674,6 +675,67 @@ def custom_kernel(data):
     a, b = (x.to(torch.float8_e4m3fn).float() for x in data)
     return a[:, :64] @ b[:64] + a[:, 64:] @ b[64:]
 """
+
+
+ROW_SUMS = """
+import torch
+from helpers import matching
+
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(5, 32, device="cuda", generator=gen)
+
+
+def ref_kernel(data):
+    return data.sum(dim=1)
+
+
+check_implementation = matching(ref_kernel, 1e-3)
+"""
+TABULATED = """
+import torch
+
+SUMS = {}
+generator = torch.Generator()
+for seed in range(1, 99_992):
+    x = torch.randn(5, 32, generator=generator.manual_seed(seed))
+    SUMS[float(x[0, 0])] = x.sum(dim=1)
+
+
+def custom_kernel(data):
+    return SUMS.get(float(data[0, 0]), torch.zeros(5))
+"""
+
+
+def test_the_answers_to_a_boards_own_seeds_are_not_enough(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, ROW_SUMS))
+    assert graded(problem, TABULATED).verdict == "wrong_answer"
+
+
+def test_an_output_at_which_the_sets_check_raises_is_wrong(tmp_path: Path) -> None:
+    board = ROW_SUMS.replace(
+        "check_implementation = matching(ref_kernel, 1e-3)",
+        """
+def check_implementation(data, output):
+    torch.linalg.eigvalsh(torch.diag(output))
+    return matching(ref_kernel, 1e-3)(data, output)
+""",
+    )
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, board))
+    report = graded(problem, "def custom_kernel(data):\n    return data.sum(dim=1) / 0 * 0\n")
+    assert report.verdict == "wrong_answer"
+    assert (
+        graded(problem, "def custom_kernel(data):\n    return data.sum(1)\n").verdict == "accepted"
+    )
+
+
+@pytest.mark.nvcc
+def test_a_cuda_file_gets_its_library_beside_a_boards_files(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path))
+    submission = Submission("kernel.cu", "cuda", scaffold(problem, "cuda").encode())
+    report = grade(problem, submission, sandbox=sandbox(), device="cpu")
+    assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
 
 
 CANCELLING = """

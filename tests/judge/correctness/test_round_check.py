@@ -161,6 +161,21 @@ def test_against_pytorchs_answer_the_bounds_are_doubled(
     )
 
 
+def test_what_another_sets_reference_chooses_otherwise_goes_through_every_bound(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own precision it may take another expert than in float64, as the output does."""
+    whole.check.begin(EVERY, True)
+    whole.out(2)[-1] += 1
+    assert whole.worst() is not None
+    assert whole.thorough == []
+    monkeypatch.setattr(whole.code, "is_local", False)
+    assert whole.worst() is None
+    assert len(whole.thorough) == 1
+    whole.failure = "wrong by every bound"
+    assert whole.worst() == whole.failure
+
+
 def test_unchecked_sets_are_left_out(whole: Whole) -> None:
     whole.check.begin(EVERY, True)
     whole.out(1).zero_()
