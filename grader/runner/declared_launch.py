@@ -27,6 +27,8 @@ MOST_CHARS = 2000
 """The longest declaration."""
 DEFAULT_SHARED_BYTES = 48 << 10
 """The dynamic shared memory that a kernel may have without asking for more."""
+DECLARED_CUBIN = "submission.cubin"
+"""The runner's file with the code of all declared launches, for a profile."""
 
 _DECLARATION = re.compile(r"^[ \t]*//[ \t]*launch[ \t]+(\w+)[ \t]*:[ \t]*(.*)$", re.M)
 _LAUNCH = re.compile(r"([\w:]+(?:<[\w:<>, ]*>)?)\s*<<<(.*)>>>\s*\((.*)\)\s*;?")
@@ -194,8 +196,9 @@ def _tuple(text: str) -> list[ast.expr]:
     try:
         parsed = ast.parse(f"({text.strip()},)" if text.strip() else "()", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise LoadError(f"'{text.strip()[:200]}' is not a list of expressions") from None
-    assert isinstance(parsed, ast.Tuple)
+        parsed = None
+    if not isinstance(parsed, ast.Tuple):
+        raise LoadError(f"'{text.strip()[:200]}' is not a list of expressions")
     return parsed.elts
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from grader.runner.declared_launch import DECLARED_CUBIN
+
 MOST_FILES = 200
 """Compiled files that are read, the newest first; autotuning leaves dozens."""
 TOOL_TIMEOUT_S = 60.0
@@ -56,8 +58,16 @@ def compiled_kernels(folder: Path, names: set[str] | None) -> list[CompiledKerne
 
     Raises `ToolError`.
     """
-    files = [*folder.glob("submission.so"), *folder.glob("extensions/**/*.so")]
-    cubins = [f for f in folder.rglob("*.cubin") if names is None or f.stem in names]
+    files = [
+        *folder.glob("submission.so"),
+        *folder.glob(DECLARED_CUBIN),
+        *folder.glob("extensions/**/*.so"),
+    ]
+    cubins = [
+        file
+        for file in folder.rglob("*.cubin")
+        if file not in files and (names is None or file.stem in names)
+    ]
     files += sorted(cubins, key=lambda f: f.stat().st_mtime, reverse=True)
     return [code for file in files[:MOST_FILES] for code in read_code(file)]
 

@@ -17,8 +17,9 @@ class EntryPoint:
     """The loaded entry function: `call(prepare(setup(values), case))` is one call.
 
     values: the arguments of one set, in spec order.
-    case: used only for a `.cu` file: `dims`, a list of int, and `symbol`, its function for the
-        case's dtype.
+    case: what the judge says of the case. For a `.cu` file `dims`, a list of int, and `symbol`, its
+        function for the case's dtype; of another set `data` and `result`, the trees of what is
+        passed and returned, and `own`, the shape and dtype of each argument there.
     """
 
     call: Callable[[Any], None]

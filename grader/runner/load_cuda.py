@@ -6,7 +6,12 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from grader.runner.declared_launch import DEFAULT_SHARED_BYTES, Launch, declared_launches
+from grader.runner.declared_launch import (
+    DECLARED_CUBIN,
+    DEFAULT_SHARED_BYTES,
+    Launch,
+    declared_launches,
+)
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.nvrtc import DeviceCode
 from grader.runner.prototype_check import chosen_prototypes, name_of, parameters_of
@@ -92,7 +97,7 @@ def _declared_entry(
     launches = declared_launches(source, prototypes)
     try:
         code = DeviceCode.from_json(library)
-        (folder / "submission.cubin").write_bytes(code.cubin)  # for a profile
+        (folder / DECLARED_CUBIN).write_bytes(code.cubin)  # for a profile
         kernels = _loaded_kernels(code) if device == "cuda" else {}
     except (ValueError, KeyError, TypeError) as error:
         raise LoadError(f"the compiled file does not load: {error}") from error

@@ -72,13 +72,13 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
     entry = _python_entry(function, name, list(parameters), own_roles)
     if setup is not None:
         entry = replace(entry, setup=_setting_up(setup, names, weights))
+    if list(parameters.values()) != names:
+        entry = replace(entry, prepare=_nesting(names, list(parameters.values())))
     if "convention" in request:
         from grader.runner.conventions import with_own_forms
 
         entry = with_own_forms(entry)
-    if list(parameters.values()) == names:
-        return entry
-    return replace(entry, prepare=_nesting(names, list(parameters.values())))
+    return entry
 
 
 def _without_weights(parameters: dict[str, Any], weights: list[str]) -> dict[str, Any]:

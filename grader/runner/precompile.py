@@ -223,6 +223,7 @@ def _loaded(folder: Path) -> Callable[[int], None]:
 
     job = json.loads((folder / JOB).read_text())
     source = (folder / SOURCE).read_bytes()
+    sys.path.insert(0, str(folder))  # where the files of another set lie, as for the runner
 
     def load(name: str) -> EntryPoint:
         own = folder / f"precompile{os.getpid()}.{name}"

@@ -14,7 +14,12 @@ import torch
 from grader.judge.authors_code import HungCallError
 from grader.judge.verification.result import VerificationResult, VerificationRow
 from grader.judge.verification.verify import compiled_cases, verify
-from grader.judge.verification.verify_all import _end_if_hung, summary_of, verify_all
+from grader.judge.verification.verify_all import (
+    _end_if_hung,
+    _Worker,
+    summary_of,
+    verify_all,
+)
 from tests.judge.conftest import DOMAIN, REFERENCE, SPEC, WriteProblem
 
 
@@ -71,6 +76,14 @@ def test_processes_end_with_the_caller(write_problem: WriteProblem) -> None:
     assert len(multiprocessing.active_children()) >= 2
     summaries.close()  # type: ignore[attr-defined]
     assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_dies_before_it_reads_its_folder_is_a_finding(tmp_path: Path) -> None:
+    worker = _Worker("cpu")
+    worker.begin(tmp_path)
+    assert worker._process is not None
+    worker._process.kill()
+    assert worker.result().error == "its process ended with exit status -9"
 
 
 def test_a_margin_without_numbers_is_none() -> None:

@@ -91,6 +91,7 @@ def test_sizes_and_values() -> None:
         ("k<<<1, dim3(1, 1, 1, 1)>>>(x)", "is not understood"),
         ("k<<<1, 1>>>(y)", "'y' is not understood"),
         ("k<<<1, 1>>>(x +)", "is not a list of expressions"),
+        ("k<<<1, 2) + (3>>>(x)", "is not a list of expressions"),
         (f"k<<<1, {'(' * 900}1{')' * 900}>>>(x)", "is not a list of expressions"),
         ("k<<<1, 1>>>(stream)", "'stream' cannot be passed so"),
         ("k<<<1, 1>>>(int(x))", "'x' cannot be passed so"),

@@ -14,7 +14,7 @@ import torch
 from grader.arena import Layout, arrange, view
 from grader.arena.host_arena import HostArena
 from grader.arena.layout import spec_of
-from grader.runner import ncu
+from grader.runner import disassembly, ncu
 from grader.runner.disassembly import (
     CompiledKernel,
     compiled_kernels,
@@ -205,6 +205,18 @@ def test_tritons_kernels_are_found_in_its_cache(tmp_path: Path) -> None:
     assert code.local_instructions == 0
     assert ".visible .entry dots(" in code.ptx
     assert {c.name for c in compiled_kernels(tmp_path, None)} == {"dots", "unused"}
+
+
+def test_declared_launches_that_ran_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their file has the submission's name, not a kernel's."""
+    usage = "Function softmax_rows:\n  REG:32 STACK:0 SHARED:0 LOCAL:0 "
+    tools = {"--dump-resource-usage": usage, "--dump-sass": "\tFunction : softmax_rows\n x"}
+    monkeypatch.setattr(disassembly, "_cuobjdump", lambda option, file: tools[option])
+    (tmp_path / "submission.cubin").write_bytes(b"")
+    for names in (None, {"softmax_rows"}):
+        assert [c.name for c in compiled_kernels(tmp_path, names)] == ["softmax_rows"]
 
 
 def test_counters_are_parsed() -> None:

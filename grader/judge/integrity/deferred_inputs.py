@@ -293,7 +293,7 @@ class InputTensor:
 
 def deferrable(sets: ArgumentSets) -> list[list[list[InputTensor]]]:
     """The inputs of each set that may be deferred: for each argument that has any, its tensors.
-    None where an output has several right values, since no mixture explains them."""
+    Empty where an output has several right values, since no mixture explains them."""
     if not all(argument.unique for argument in sets.problem.spec.args):
         return [[] for _ in sets.layout.sets]
     found = []

@@ -112,7 +112,7 @@ class _Worker:
         """The summary of the problem begun last."""
         try:
             summary: VerifiedProblem = self.connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the latter if it has not read its folder
             assert self._process is not None
             self._process.join()
             error = f"its process ended with exit status {self._process.exitcode}"
