@@ -81,12 +81,12 @@ def reason_of(faults: Sequence[Fault]) -> str:
     also = [
         f"also: {other.reason.removeprefix(case)}"
         for other in others
-        if not _is_told(other.reason, decided.reason)
+        if not _is_repeated(other.reason, decided.reason)
     ]
     return "; ".join([decided.reason, *also])
 
 
-def _is_told(reason: str, decided: str) -> bool:
+def _is_repeated(reason: str, decided: str) -> bool:
     """Whether the reason of another case, without that, is a part of the deciding one."""
     return (reason.partition(": ")[2] or reason) in decided
 

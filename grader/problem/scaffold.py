@@ -64,19 +64,21 @@ def _unpacked(spec: Spec) -> list[str]:
     """Lines that assign the arguments in nested parameters to names."""
     lines = []
     for parameter in spec.nested:
-        ends = list(_ends(parameter, spec.nested[parameter]))
-        lines.append(f"    {', '.join(name for name, _ in ends)} = {', '.join(p for _, p in ends)}")
+        leaves = list(_leaves(parameter, spec.nested[parameter]))
+        lines.append(
+            f"    {', '.join(name for name, _ in leaves)} = {', '.join(p for _, p in leaves)}"
+        )
     return lines
 
 
-def _ends(place: str, tree: Any) -> Iterator[tuple[str, str]]:
+def _leaves(place: str, tree: Any) -> Iterator[tuple[str, str]]:
     """Each argument of a tree, and the expression for its value."""
     if isinstance(tree, str):
         yield tree, place
         return
     for key, part in enumerate(tree) if isinstance(tree, list) else tree.items():
         shown = key if isinstance(key, int) else f'"{key}"'
-        yield from _ends(f"{place}[{shown}]", part)
+        yield from _leaves(f"{place}[{shown}]", part)
 
 
 @dataclass(frozen=True)

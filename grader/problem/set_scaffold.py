@@ -50,7 +50,7 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
     names = [argument.name for argument in problem.spec.args]
     lines = ['"""', "", "import torch", "", "", "def custom_kernel(data):", *_described(problem)]
     everywhere = _everywhere(imported)
-    given = {i: place for place, i in _ends("data", form.data) if i in everywhere}
+    given = {i: place for place, i in _leaves("data", form.data) if i in everywhere}
     lines += [f"    {names[i]} = {place}" for i, place in given.items()]
     for i, argument in enumerate(problem.spec.args):
         if argument.role == "in":
@@ -64,7 +64,7 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
 
 def _run(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     names = [argument.name for argument in problem.spec.args]
-    inputs = [names[i] for _, i in _ends("", form.data)]
+    inputs = [names[i] for _, i in _leaves("", form.data)]
     lines = ['"""', "", "import torch", "", "", f"def run({', '.join(inputs)}):"]
     lines += _described(problem)
     outputs = []
@@ -143,20 +143,20 @@ def _described(problem: Problem) -> list[str]:
     return [*lines, '    """']
 
 
-def _ends(place: str, tree: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def _leaves(place: str, tree: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """Each value of a tree: the expression for it, and its number."""
     ((kind, part),) = tree.items()
     if kind == "value":
         yield place, part
     elif kind in ("tuple", "list"):
         for i, one in enumerate(part):
-            yield from _ends(f"{place}[{i}]", one)
+            yield from _leaves(f"{place}[{i}]", one)
     elif kind == "dict":
         for key, one in part.items():
-            yield from _ends(f"{place}[{key!r}]", one)
+            yield from _leaves(f"{place}[{key!r}]", one)
     elif kind == "object":
         for key, one in part[1]["dict"].items():
-            yield from _ends(f"{place}.{key}", one)
+            yield from _leaves(f"{place}.{key}", one)
 
 
 def _expression(tree: dict[str, Any], names: list[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from grader.runner.entry_point import EntryPoint, LoadError, accepts
-from grader.runner.sets.driver import Tree, grown, has_objects, viewed
+from grader.runner.sets.driver import Tree, has_objects, unflatten, viewed
 
 
 def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | None:
@@ -41,7 +41,7 @@ def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | No
 
         def given() -> list[Any]:
             trees = [case["data"], case["result"]] if count == 2 else [case["data"]]
-            return [grown(tree, values) for tree in trees]
+            return [unflatten(tree, values) for tree in trees]
 
         # A call may change an object, such as a cache that counts its entries: each gets its own.
         kept = None if has_objects(case["data"]) else given()
@@ -80,7 +80,12 @@ def _model_entry(
     def prepare(values: list[Any], case: dict[str, Any]) -> Any:
         model = values[-1]
         values = _shaped(values[:-1], case)
-        return model, grown(case["data"], values), case["result"], {i: values[i] for i in outputs}
+        return (
+            model,
+            unflatten(case["data"], values),
+            case["result"],
+            {i: values[i] for i in outputs},
+        )
 
     def call(prepared: Any) -> None:
         model, data, tree, outs = prepared
@@ -104,7 +109,7 @@ def _run_entry(function: Any, request: dict[str, Any]) -> EntryPoint:
     def prepare(values: list[Any], case: dict[str, Any]) -> Any:
         values = _shaped(values, case)
         outs = {i: values[i] for i in outputs}
-        given = grown(case["data"], values)
+        given = unflatten(case["data"], values)
         return [*given, *outs.values()] if writes else given, case["result"], outs
 
     def call(prepared: Any) -> None:

@@ -85,7 +85,7 @@ def _without_weights(parameters: dict[str, Any], weights: list[str]) -> dict[str
     """The parameters of an entry with a setup: one, `PREPARED`, in place of all weights."""
     found: dict[str, Any] = {}
     for name, tree in parameters.items():
-        if any(leaf in weights for leaf in _ends(tree)):
+        if any(leaf in weights for leaf in _leaves(tree)):
             found.setdefault(PREPARED, PREPARED)
         else:
             found[name] = tree
@@ -103,16 +103,16 @@ def _setting_up(
 def _nesting(names: list[str], trees: list[Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
     """Make an entry's parameters of the arguments of one set: each is a tree of their names."""
 
-    def grown(tree: Any, values: dict[str, Any]) -> Any:
+    def unflatten(tree: Any, values: dict[str, Any]) -> Any:
         if isinstance(tree, list):
-            return tuple(grown(part, values) for part in tree)
+            return tuple(unflatten(part, values) for part in tree)
         if isinstance(tree, dict):
-            return {key: grown(part, values) for key, part in tree.items()}
+            return {key: unflatten(part, values) for key, part in tree.items()}
         return values[tree]
 
     def prepare(arguments: list[Any], case: dict[str, Any]) -> list[Any]:
         values = dict(zip(names, arguments, strict=True))
-        return [grown(tree, values) for tree in trees]
+        return [unflatten(tree, values) for tree in trees]
 
     return prepare
 
@@ -179,7 +179,7 @@ def _warn_ignored(result: Any, arguments: list[Any], name: str, count: int) -> N
     import torch
 
     results = result if isinstance(result, tuple) else (result,)
-    given = {id(t) for t in _ends(arguments)}
+    given = {id(t) for t in _leaves(arguments)}
     ignored = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in given]
     if ignored:
         shown = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in ignored)
@@ -190,11 +190,11 @@ def _warn_ignored(result: Any, arguments: list[Any], name: str, count: int) -> N
         )
 
 
-def _ends(value: Any) -> Iterator[Any]:
-    """What lists, tuples and dicts hold at their ends."""
+def _leaves(value: Any) -> Iterator[Any]:
+    """What lists, tuples and dicts hold at their leaves."""
     if isinstance(value, list | tuple | dict):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _ends(part)
+            yield from _leaves(part)
     else:
         yield value
 

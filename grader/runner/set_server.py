@@ -27,12 +27,12 @@ from grader.runner.sets.driver import (
     Tree,
     UnsupportedError,
     Value,
-    as_carried,
-    as_made,
     cpu_limit,
-    grown,
     pieces,
     seed_all,
+    to_carried,
+    to_own,
+    unflatten,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SetServer:
         self._answer = -1
         self._cases: list[SetCase] = []
         self._forms: dict[int, tuple[Inputs, Tree]] = {}
-        self._room_shapes: dict[str, list[int]] = {}
+        self._buffer_shapes: dict[str, list[int]] = {}
         """Case → the shape in which its reference returns what belongs into the last input."""
         self._pinned: set[int] = set()
         """The cases of which a seed changes more than values. They have the inputs of one seed."""
@@ -191,12 +191,12 @@ class SetServer:
         self._outputs = []
         self._begin_peak()
         inputs, _ = self._lent_inputs(request, wide)
-        given = as_made(inputs)
+        given = to_own(inputs)
         with redirect.Float64() if wide else nullcontext():
             result = self._driver.reference(self._cases[number], given)
         found, _ = self._driver.outputs(inputs, result)
         form, tree = self._form(number)
-        by_place = dict(zip(_ends(tree), map(as_carried, found), strict=True))
+        by_place = dict(zip(_leaves(tree), map(to_carried, found), strict=True))
         outputs = [by_place[i] for i, value in enumerate(form.values) if value.role != "in"]
         lent = {tensor.untyped_storage().data_ptr() for tensor in self._server.sets[0]}
         for output in outputs:
@@ -228,14 +228,14 @@ class SetServer:
         values = [v.value for v in inputs.values]
         complete = values + [None] * (len(form.values) - len(values))
         for place, output in zip(places, outputs, strict=True):
-            shape = self._room_shapes.get(self._cases[number].name)
+            shape = self._buffer_shapes.get(self._cases[number].name)
             own = _like(form.values[place].value, _own(output, request))
             complete[place] = own if shape is None else own.reshape(shape)
         pairs = zip(form.values, complete, strict=True)
-        given = as_made(Inputs([replace(v, value=x) for v, x in pairs], form.data))
-        output = grown(tree, [value.value for value in given.values])
+        given = to_own(Inputs([replace(v, value=x) for v, x in pairs], form.data))
+        output = unflatten(tree, [value.value for value in given.values])
         try:
-            right, message = self._driver.check(self._cases[number], as_made(inputs), output)
+            right, message = self._driver.check(self._cases[number], to_own(inputs), output)
         except (UnsupportedError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - what an output may do to it, as NaN or an index
@@ -256,7 +256,7 @@ class SetServer:
         seed = 1 if number in self._pinned else seed
         seed_all(seed)
         made = self._driver.generate(self._cases[number], seed)
-        inputs = replace(made, values=list(map(as_carried, made.values)))
+        inputs = replace(made, values=list(map(to_carried, made.values)))
         for value in inputs.values:
             if isinstance(value.value, torch.Tensor):
                 if dtype_of(value.value) is None:
@@ -290,9 +290,9 @@ class SetServer:
         """The inputs with the outputs behind them, unless these lie in an input, which is then one
         that is written; how they lie in the answer; and the outputs."""
         written = _copied(inputs)
-        answer = self._driver.reference(case, as_made(written))
+        answer = self._driver.reference(case, to_own(written))
         found, tree = self._driver.outputs(written, answer)
-        outputs = list(map(as_carried, found))
+        outputs = list(map(to_carried, found))
         values, places = list(inputs.values), []
         for output in outputs:
             if dtype_of(output.value) is None:
@@ -301,9 +301,9 @@ class SetServer:
                 (i for i, v in enumerate(written.values) if _is_same_memory(v.value, output.value)),
                 None,
             )
-            if place is None and self._is_room(case, inputs, output, outputs):
+            if place is None and self._is_output_buffer(case, inputs, output, outputs):
                 place = len(inputs.values) - 1
-                self._room_shapes[case.name] = list(output.value.shape)
+                self._buffer_shapes[case.name] = list(output.value.shape)
             if place is None:
                 place = len(values)
                 values.append(replace(output, role="out"))
@@ -312,7 +312,7 @@ class SetServer:
             places.append(place)
         if not outputs:
             raise UnsupportedError("its reference returns no tensor")
-        return replace(inputs, values=values), _renumbered(tree, places), outputs
+        return replace(inputs, values=values), _remap_leaves(tree, places), outputs
 
     def _with_state(
         self, case: SetCase, made: Inputs, inputs: Inputs, outputs: list[Value]
@@ -321,15 +321,15 @@ class SetServer:
         depends on what an input held that the reference writes, such as a cache."""
         values = list(inputs.values)
         for place, (before, after) in enumerate(zip(made.values, values, strict=False)):
-            is_room = case.name in self._room_shapes and place == len(made.values) - 1
-            if before.role != "in" or after.role != "out" or is_room:
+            is_buffer = case.name in self._buffer_shapes and place == len(made.values) - 1
+            if before.role != "in" or after.role != "out" or is_buffer:
                 continue
             spoilt = _copied(made)
             other = spoilt.values[place].value
             other.fill_(float("nan") if other.is_floating_point() else 0)
             try:
-                answer = self._driver.reference(case, as_made(spoilt))
-                again = map(as_carried, self._driver.outputs(spoilt, answer)[0])
+                answer = self._driver.reference(case, to_own(spoilt))
+                again = map(to_carried, self._driver.outputs(spoilt, answer)[0])
                 is_read = not all(map(_same_but_rounding, outputs, again))
             except torch.OutOfMemoryError:
                 raise
@@ -339,9 +339,11 @@ class SetServer:
                 values[place] = replace(after, role="inout")
         return replace(inputs, values=values)
 
-    def _is_room(self, case: SetCase, inputs: Inputs, output: Value, outputs: list[Value]) -> bool:
-        """Whether the last input is room for the only output, which the reference leaves alone."""
-        if not self._driver.has_room:
+    def _is_output_buffer(
+        self, case: SetCase, inputs: Inputs, output: Value, outputs: list[Value]
+    ) -> bool:
+        """Whether the last input is an output buffer, which the reference does not use."""
+        if not self._driver.has_output_buffer:
             return False
         last = inputs.values[-1]
         if len(outputs) > 1 or not _is_tensor(last) or not last.value.is_floating_point():
@@ -351,8 +353,8 @@ class SetServer:
             return False
         spoilt = _copied(inputs)
         spoilt.values[-1].value.fill_(float("nan"))
-        again, _ = self._driver.outputs(spoilt, self._driver.reference(case, as_made(spoilt)))
-        return _equal(output, as_carried(again[0]))
+        again, _ = self._driver.outputs(spoilt, self._driver.reference(case, to_own(spoilt)))
+        return _equal(output, to_carried(again[0]))
 
     def _lent_inputs(
         self, request: dict[str, Any], wide: bool
@@ -434,9 +436,9 @@ def _like(form: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
 
 def _emptied(inputs: Inputs) -> Inputs:
     """The same without its tensors: a description of each in its place."""
-    ends = set(_ends(inputs.data))
+    leaves = set(_leaves(inputs.data))
     values = [
-        replace(v, value=_description(v)["form"] | {"given": v.weight or i in ends})
+        replace(v, value=_description(v)["form"] | {"given": v.weight or i in leaves})
         if isinstance(v.value, torch.Tensor)
         else v
         for i, v in enumerate(inputs.values)
@@ -444,25 +446,25 @@ def _emptied(inputs: Inputs) -> Inputs:
     return replace(inputs, values=values)
 
 
-def _ends(tree: Any) -> list[int]:
+def _leaves(tree: Any) -> list[int]:
     """The numbers of the values in a tree, in order."""
     ((kind, part),) = tree.items()
     if kind == "value":
         return [part]
     if kind == "object":
-        return _ends(part[1])
+        return _leaves(part[1])
     parts = part.values() if kind == "dict" else part if kind in ("tuple", "list") else []
-    return [number for one in parts for number in _ends(one)]
+    return [number for one in parts for number in _leaves(one)]
 
 
-def _renumbered(tree: Tree, places: list[int]) -> Tree:
+def _remap_leaves(tree: Tree, places: list[int]) -> Tree:
     ((kind, part),) = tree.items()
     if kind == "value":
         return {"value": places[part]}
     if kind == "dict":
-        return {kind: {key: _renumbered(one, places) for key, one in part.items()}}
+        return {kind: {key: _remap_leaves(one, places) for key, one in part.items()}}
     if kind in ("tuple", "list"):
-        return {kind: [_renumbered(one, places) for one in part]}
+        return {kind: [_remap_leaves(one, places) for one in part]}
     return tree
 
 

@@ -28,8 +28,8 @@ from grader.runner.sets.driver import (
     close,
     estimate,
     flatten,
-    grown,
     seed_all,
+    unflatten,
 )
 from grader.runner.sets.kernelbench import KernelBench
 from grader.runner.sets.redirect import Float64, cpu_for_cuda
@@ -144,7 +144,7 @@ def test_every_driver_draws_by_the_seed_and_judges_its_own_answer(tmp_path: Path
         expected = driver.reference(case, _copied(first))
         assert driver.check(case, _copied(first), expected)[0]
         parts, tree = driver.outputs(first, expected)
-        wrong = grown(tree, [part.value * 1.5 + 1 for part in parts])
+        wrong = unflatten(tree, [part.value * 1.5 + 1 for part in parts])
         right, message = driver.check(case, _copied(first), wrong)
         assert not right
         assert message
@@ -692,14 +692,14 @@ def test_an_object_of_a_boards_class_is_rebuilt_from_its_attributes(tmp_path: Pa
         "weight": {"value": 0},
     }
     assert inputs.data["tuple"][0] == {"object": ["reference.Setup", {"dict": attributes}]}
-    setup, x, cache = grown(inputs.data, [v.value for v in inputs.values])
+    setup, x, cache = unflatten(inputs.data, [v.value for v in inputs.values])
     assert (setup.width, setup.shape) == (16, (7, 16))
     assert setup.weight is inputs.values[0].value
     assert (cache.count, cache.training) == (5, True)
     assert dict(cache.named_buffers())["kept"] is inputs.values[2].value
     cache(x)
     assert cache.count == 6
-    assert grown(inputs.data, [v.value for v in inputs.values])[2].count == 5
+    assert unflatten(inputs.data, [v.value for v in inputs.values])[2].count == 5
 
 
 def test_a_cache_is_read_and_written(tmp_path: Path) -> None:
@@ -811,7 +811,7 @@ def test_nested_data_is_flattened_and_grown_again() -> None:
     data = (a, [b, 3, None], {"key": (a, "word")})
     values, tree = flatten(data, "data")
     assert [v.name for v in values] == ["data_0", "data_1_0", "data_2_key_0"]
-    back = grown(tree, [v.value for v in values])
+    back = unflatten(tree, [v.value for v in values])
     assert back[0] is a
     assert back[1][0] is b
     assert back[1][1:] == [3, None]

@@ -46,11 +46,11 @@ def _biases(out: torch.Tensor, truth: torch.Tensor, bound: ErrorBound) -> Values
     ulp = torch.ldexp(torch.full_like(exact, info.eps / 2), exponent).clamp_(
         min=info.tiny * info.eps
     )
-    told = magnitude.abs() * bound.shared <= SHARED_ERROR_ULP * ulp
-    told &= torch.isfinite(got) & torch.isfinite(exact)
+    decidable = magnitude.abs() * bound.shared <= SHARED_ERROR_ULP * ulp
+    decidable &= torch.isfinite(got) & torch.isfinite(exact)
     # Smaller numbers may be flushed to zero, which is down by many units.
-    told &= exact.abs() >= 2 * least_number(out.dtype)
-    wanted, error = exact[told], ((got - exact) / ulp)[told]
+    decidable &= exact.abs() >= 2 * least_number(out.dtype)
+    wanted, error = exact[decidable], ((got - exact) / ulp)[decidable]
     # Equal values have equal errors, and count once.
     distinct, which = torch.unique(wanted.float(), return_inverse=True)
     zeros = torch.zeros(len(distinct), dtype=torch.float64, device=out.device)

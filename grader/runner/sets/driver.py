@@ -115,7 +115,7 @@ _CARRIED = {
 """A dtype that our problems do not have → that in which its bits travel."""
 
 
-def as_carried(value: Value) -> Value:
+def to_carried(value: Value) -> Value:
     """A value as it travels, such as unsigned integers as signed ones of the same bits."""
     if not isinstance(value.value, torch.Tensor) or value.value.dtype not in _CARRIED:
         return value
@@ -123,7 +123,7 @@ def as_carried(value: Value) -> Value:
     return replace(value, value=value.value.view(_CARRIED[value.value.dtype]), view=name)
 
 
-def as_made(inputs: Inputs) -> Inputs:
+def to_own(inputs: Inputs) -> Inputs:
     """The inputs as their set makes them, in the same memory."""
     return inputs.with_values([viewed(v.value, v.view) for v in inputs.values])
 
@@ -136,8 +136,8 @@ def viewed(value: Any, dtype: str) -> Any:
 class Driver(ABC):
     """One problem of a set."""
 
-    has_room: bool = False
-    """Whether the last input may be room for the output, which the reference need not use."""
+    has_output_buffer: bool = False
+    """Whether the last input may be a buffer for the output, which the reference need not use."""
 
     @abstractmethod
     def cases(self, device: str) -> list[SetCase]:
@@ -341,19 +341,19 @@ def has_objects(tree: Tree) -> bool:
     return kind == "object" or any(map(has_objects, parts))
 
 
-def grown(tree: Tree, values: list[Any]) -> Any:
+def unflatten(tree: Tree, values: list[Any]) -> Any:
     """The data that a tree describes."""
     ((kind, part),) = tree.items()
     if kind == "value":
         return values[part]
     if kind == "tuple":
-        return tuple(grown(one, values) for one in part)
+        return tuple(unflatten(one, values) for one in part)
     if kind == "list":
-        return [grown(one, values) for one in part]
+        return [unflatten(one, values) for one in part]
     if kind == "dict":
-        return {key: grown(one, values) for key, one in part.items()}
+        return {key: unflatten(one, values) for key, one in part.items()}
     if kind == "object":
-        return _object(part[0], grown(part[1], values))
+        return _object(part[0], unflatten(part[1], values))
     return part
 
 

@@ -19,8 +19,8 @@ from grader.runner.sets.driver import (
     estimate_call,
     flatten,
     function_of,
-    grown,
     import_file,
+    unflatten,
 )
 
 MOST_SEED = 2**31 - 1
@@ -35,7 +35,7 @@ ADDS_SEED = 1e4
 class KernelBot(Driver):
     """A board. A submission is `custom_kernel(data)`, which returns the output."""
 
-    has_room = True
+    has_output_buffer = True
 
     def __init__(self, folder: Path, options: dict[str, Any], device: str) -> None:
         module = import_file(folder, "reference.py")
@@ -85,10 +85,10 @@ class KernelBot(Driver):
             self._most_seed = SMALL_SEED
 
     def reference(self, case: SetCase, inputs: Inputs) -> Any:
-        return self._reference(grown(inputs.data, [v.value for v in inputs.values]))
+        return self._reference(unflatten(inputs.data, [v.value for v in inputs.values]))
 
     def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
-        result = self._check(grown(inputs.data, [v.value for v in inputs.values]), output)
+        result = self._check(unflatten(inputs.data, [v.value for v in inputs.values]), output)
         if isinstance(result, tuple):  # (right, message), and in older boards only the message
             return bool(result[0]), str(result[1])
         return not result, str(result)

@@ -17,7 +17,7 @@ import torch
 from grader.runner.sets.driver import UnsupportedError
 
 Shape = tuple[int, ...]
-Tells = Callable[[str, Shape, str], bool]
+Predicate = Callable[[str, Shape, str], bool]
 """Of a name, a shape and a description in lower case."""
 Make = Callable[[Shape, torch.dtype, str], torch.Tensor]
 
@@ -47,32 +47,32 @@ def named_tensor(
 ) -> torch.Tensor:
     """A random tensor as SOL-ExecBench draws it, whose name may tell what kind of values it has."""
     if dtype.is_floating_point and dtype.itemsize > 1:
-        for tells, make in _KINDS:
-            if tells(name, shape, description.lower()):
+        for matches, make in _KINDS:
+            if matches(name, shape, description.lower()):
                 return make(shape, dtype, device).to(dtype)
     return random_tensor(shape, dtype, device)
 
 
-def _named(pattern: str) -> Tells:
+def _named(pattern: str) -> Predicate:
     return lambda name, shape, description: re.fullmatch(pattern, name) is not None
 
 
 def _is_causal_mask(name: str, shape: Shape, description: str) -> bool:
     if len(shape) < 2 or shape[-1] != shape[-2]:
         return False
-    told = "attention mask" in description and "causal" in description
-    return told or name in ("attention_mask", "causal_mask")
+    is_named = "attention mask" in description and "causal" in description
+    return is_named or name in ("attention_mask", "causal_mask")
 
 
 def _is_binary_mask(name: str, shape: Shape, description: str) -> bool:
     words = ("binary", "{0, 1}", "0 or 1", "1.0 for valid", "0.0 for masked")
-    told = name.endswith("_mask") and any(word in description for word in words)
-    return told or re.fullmatch("(x|text|aspect_ratio|drop|attention)_mask", name) is not None
+    is_named = name.endswith("_mask") and any(word in description for word in words)
+    return is_named or re.fullmatch("(x|text|aspect_ratio|drop|attention)_mask", name) is not None
 
 
 def _is_softmax(name: str, shape: Shape, description: str) -> bool:
-    told = "softmax" in description and "output" in description
-    return told or name in ("attn_weights", "attention_weights", "routing_weights")
+    is_named = "softmax" in description and "output" in description
+    return is_named or name in ("attn_weights", "attention_weights", "routing_weights")
 
 
 def _is_matrix(name: str, shape: Shape, description: str) -> bool:
@@ -102,7 +102,7 @@ def _decays(shape: Shape, dtype: torch.dtype, device: str) -> torch.Tensor:
     return torch.empty(shape, device=device).uniform_(-0.1, 0).cumsum(-1)
 
 
-_KINDS: list[tuple[Tells, Make]] = [
+_KINDS: list[tuple[Predicate, Make]] = [
     (_named(r".*norm\d*_weight"), _uniform(1 - ABOUT, 1 + ABOUT)),
     (_named(r".*norm\d*_bias"), _uniform(-ABOUT, ABOUT)),
     (_is_causal_mask, _causal_mask),
@@ -117,7 +117,7 @@ _KINDS: list[tuple[Tells, Make]] = [
     (_is_softmax, _normal(lambda x: x.softmax(-1))),
     (_is_matrix, _normal(lambda x: x / math.sqrt(x.shape[-1]))),
 ]
-"""The first that tells decides."""
+"""The first that matches decides."""
 
 _SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
