@@ -158,7 +158,7 @@ class ProblemCode:
         )
         for argument in self.written:
             floating = self.problem.dtype(argument, case) in FLOATING_DTYPES
-            for tensor in _listed(outputs[argument.name]) if floating else ():
+            for tensor in listed(outputs[argument.name]) if floating else ():
                 if tensor.dtype != torch.float64:
                     raise ProblemError(
                         f"{what} gave '{argument.name}' of case '{case.name}' as {tensor.dtype}; "
@@ -395,7 +395,7 @@ class ProblemCode:
                 raise ProblemError(
                     f"{where} gave '{argument.name}' as {type(value).__name__}, not as a list"
                 )
-            tensors = _listed(value)
+            tensors = listed(value)
             if len(tensors) == 0:
                 raise ProblemError(f"{where} gave '{argument.name}' as an empty list")
             dtype = self.problem.dtype(argument, case)
@@ -487,7 +487,8 @@ def _copy_wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """The tensors of an argument that is one or a list of them."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -501,7 +502,7 @@ def _versions(values: Values) -> dict[str, list[int]]:
     return {
         name: [
             tensor._version
-            for tensor in _listed(value)
+            for tensor in listed(value)
             if isinstance(tensor, torch.Tensor) and not tensor.is_inference()
         ]
         for name, value in values.items()

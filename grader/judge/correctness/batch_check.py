@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from grader.judge.correctness.check import MIN_NORM_SHARE, MIN_SLICE_ELEMENTS
 from grader.judge.gpu.graphs import capture_graph, replay_us
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import poison_of
-from grader.judge.problem_code import ProblemCode, Values
+from grader.judge.problem_code import ProblemCode, Values, listed
 from grader.problem import ProblemError
 from grader.problem.spec import Argument, Case, Tolerance
 
@@ -116,10 +116,10 @@ class BatchCheck:
         for argument in eager.written:
             outputs: list[_Output] = []
             for i, values in enumerate(eager.values):
-                out = _as_list(sets.outputs(i)[argument.name])
-                expected = _as_list(values[argument.name])
+                out = listed(sets.outputs(i)[argument.name])
+                expected = listed(values[argument.name])
                 state = argument.role == "inout"
-                initial = _as_list(sets.inputs(i)[argument.name]) if state else [None] * len(out)
+                initial = listed(sets.inputs(i)[argument.name]) if state else [None] * len(out)
                 for o, e, first in zip(out, expected, initial, strict=True):
                     if not _comparable(o, e):
                         return None
@@ -166,10 +166,6 @@ def compile_check_kernels(code: ProblemCode) -> None:
 def _comparable(out: torch.Tensor, expected: torch.Tensor) -> bool:
     plain = out.is_contiguous() and expected.is_contiguous()
     return plain and out.dtype == expected.dtype and out.dtype in _COMPARED
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _group(outputs: list[_Output], bounds: Tolerance) -> _Group:

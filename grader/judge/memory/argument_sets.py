@@ -19,7 +19,7 @@ from grader.judge.memory.shared_block import (
     poison_of,
 )
 from grader.judge.pieces import MOST_ELEMENTS, pieces
-from grader.judge.problem_code import Values
+from grader.judge.problem_code import Values, listed
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case
 
@@ -130,9 +130,9 @@ class ArgumentSets(SharedBlock):
         for argument in self.problem.spec.args:
             if argument.role == "in":
                 continue
-            after = _as_list(self.outputs(index)[argument.name])
+            after = listed(self.outputs(index)[argument.name])
             state = argument.role == "inout"
-            before = _as_list(self.inputs(index)[argument.name]) if state else [None] * len(after)
+            before = listed(self.inputs(index)[argument.name]) if state else [None] * len(after)
             if all(map(_is_untouched, after, before)) and any(t.numel() for t in after):
                 found.append(argument.name)
         return found
@@ -191,10 +191,6 @@ class ArgumentSets(SharedBlock):
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
         offsets = torch.arange(GUARD_BYTES, device=self.device)
         return (starts[:, None] + offsets[None, :]).reshape(-1)
-
-
-def _as_list(value: Any) -> list[torch.Tensor]:
-    return value if isinstance(value, list) else [value]
 
 
 def _is_untouched(after: torch.Tensor, before: torch.Tensor | None) -> bool:

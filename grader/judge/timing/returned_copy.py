@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 
-from grader.judge.problem_code import Values
+from grader.judge.problem_code import Values, listed
 from grader.judge.timing.baselines import Call, median_us
 from grader.judge.timing.plan import POLICY
 
@@ -31,7 +30,7 @@ def returned_copy_us(outputs: Values, device: str) -> float:
 
     outputs: name → a tensor as the judge lends it, or a list of tensors.
     """
-    targets = list(itertools.chain.from_iterable(map(_tensors, outputs.values())))
+    targets = list(itertools.chain.from_iterable(map(listed, outputs.values())))
     kernels, copies = [], []
     for _ in range(_pairs(sum(t.nbytes for t in targets), device)):
         lent = [
@@ -52,10 +51,6 @@ def _pairs(nbytes: int, device: str) -> int:
         return LEAST_PAIRS
     cold_bytes = POLICY.cold_l2 * torch.cuda.get_device_properties().L2_cache_size
     return min(MOST_PAIRS, max(LEAST_PAIRS, math.ceil(cold_bytes / nbytes) + 1))
-
-
-def _tensors(value: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
 def _write(tensors: list[torch.Tensor]) -> None:

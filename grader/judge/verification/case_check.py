@@ -21,7 +21,14 @@ from torch.utils._pytree import tree_leaves
 
 from grader.judge.correctness.check import check, check_outputs, combine_results
 from grader.judge.correctness.error_bound import ErrorBound, error_bounds
-from grader.judge.problem_code import ProblemCode, Values, map_tensors, same_values, seed_for
+from grader.judge.problem_code import (
+    ProblemCode,
+    Values,
+    listed,
+    map_tensors,
+    same_values,
+    seed_for,
+)
 from grader.judge.verification.input_mutants import TAKEN_AS_1, form_of, input_mutants
 from grader.judge.verification.mutants import (
     DRAWN_MUTANTS,
@@ -131,7 +138,7 @@ def case_values(code: ProblemCode, case: Case, seed: int) -> CaseValues:
     other = code.inputs(case, seed_for(seed, case.name, "previous"))
     eager = code.run_eager(case, inputs)
     half = None
-    if any(_is_wide(t) for value in eager.values() for t in _list(value)):
+    if any(_is_wide(t) for value in eager.values() for t in listed(value)):
         half = map_tensors(code.run_eager(case, map_tensors(inputs, _through_half)), _through_half)
     with _NarrowingWatch() as watch:
         truth = code.run_reference(case, inputs)
@@ -190,9 +197,9 @@ def _is_reference(code: ProblemCode, data: CaseValues, outputs: Values) -> bool:
     """Whether each element's error is at most eager PyTorch's, or at most one rounding."""
     for argument in code.written:
         for out, truth, eager in zip(
-            _list(outputs[argument.name]),
-            _list(data.truth[argument.name]),
-            _list(data.eager[argument.name]),
+            listed(outputs[argument.name]),
+            listed(data.truth[argument.name]),
+            listed(data.eager[argument.name]),
             strict=True,
         ):
             allowed = torch.maximum((eager.double() - truth).abs(), _rounding(truth, out.dtype))
@@ -231,11 +238,11 @@ def _mutate(code: ProblemCode, data: CaseValues, mutant: Mutant) -> Values:
 
 
 def _output_tensors(data: CaseValues, name: str) -> list[OutputTensor]:
-    values = _list(data.eager[name])
-    previous = _list(data.previous[name])
-    half = _list(data.half[name]) if data.half is not None else [None] * len(values)
-    initial = _list(data.inputs[name]) if name in data.inputs else [None] * len(values)
-    tensors = [t for v in data.inputs.values() for t in _list(v) if isinstance(t, torch.Tensor)]
+    values = listed(data.eager[name])
+    previous = listed(data.previous[name])
+    half = listed(data.half[name]) if data.half is not None else [None] * len(values)
+    initial = listed(data.inputs[name]) if name in data.inputs else [None] * len(values)
+    tensors = [t for v in data.inputs.values() for t in listed(v) if isinstance(t, torch.Tensor)]
     return [
         OutputTensor(
             value=value,
@@ -250,10 +257,6 @@ def _output_tensors(data: CaseValues, name: str) -> list[OutputTensor]:
         )
         for i, value in enumerate(values)
     ]
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 class _NarrowingWatch(TorchDispatchMode):
