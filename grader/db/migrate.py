@@ -1,14 +1,4 @@
-"""Upgrade and downgrade a database with the migrations in `grader.db.migrations`.
-
-- ``0001``: the board's tables, as `grader.db.schema` creates them without Alembic;
-- ``0002``: the ledger's tables;
-- ``0003``: users, board settings, rejudges, workers and the audit log;
-- ``0004``: the problem versions of a worker;
-- ``0005``: the idempotency key of a submission;
-- ``0006``: the versions of problems that a server has served;
-- ``0007``: what sources take, and when they were removed;
-- ``0008``: what users' names look like.
-"""
+"""Upgrade and downgrade a database with the migrations in `grader.db.migrations`."""
 
 from __future__ import annotations
 

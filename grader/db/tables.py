@@ -80,6 +80,17 @@ results_by_rank = Index(
     results.c.score_us,
 )
 
+# Of a server's database. A local board has few results.
+Index(
+    "results_by_version",
+    results.c.problem,
+    results.c.problem_digest,
+    results.c.created_at,
+    results.c.user,
+    results.c.ranked,
+)
+Index("results_by_user", results.c.user)
+
 voids = Table(
     "voids",
     metadata,
@@ -154,6 +165,7 @@ submissions = Table(
     Index("submissions_by_size", "user", "stored_bytes"),
     Index("submissions_by_source", "sha256"),
     Index("submissions_by_rejudge", "rejudge_id"),
+    Index("submissions_by_original", "original_id"),
     sqlite_autoincrement=True,
 )
 

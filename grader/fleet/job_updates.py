@@ -20,6 +20,7 @@ from sqlalchemy import (
     ScalarSelect,
     Update,
     case,
+    exists,
     false,
     func,
     insert,
@@ -288,21 +289,22 @@ def hold_outdated(connection: Connection, versions: Mapping[str, str], now: date
 
     Returns their number.
     """
-    outdated = select(submissions.c.id).where(
+    outdated = exists().where(
+        submissions.c.id == jobs.c.submission_id,  # or every submission would be read
         or_(
             false(),
             *(
                 (submissions.c.problem == name) & (submissions.c.problem_digest != digest)
                 for name, digest in versions.items()
             ),
-        )
+        ),
     )
     values: Values = {
         jobs.c.state: State.HELD,
         jobs.c.held_reason: "the problem has changed since this was submitted",
         jobs.c.not_before: None,
     }
-    statement = update(jobs).where(jobs.c.state == State.QUEUED, jobs.c.submission_id.in_(outdated))
+    statement = update(jobs).where(jobs.c.state == State.QUEUED, outdated)
     return _count(connection, statement, values, now)
 
 

@@ -41,7 +41,16 @@ from grader.db.engine import (
     transaction,
 )
 from grader.db.migrate import upgrade
-from grader.db.tables import UtcDateTime, batch_items, blobs, jobs, submissions, voids, workers
+from grader.db.tables import (
+    UtcDateTime,
+    batch_items,
+    batches,
+    blobs,
+    jobs,
+    submissions,
+    voids,
+    workers,
+)
 from grader.fleet import batch_updates, job_updates
 from grader.fleet.batch_queries import (
     batch_with_key,
@@ -268,6 +277,15 @@ class Ledger(LedgerReader):
         """The newest batches of a user, newest first; only lower ids than `before`, for paging."""
         with connect(self._engine) as connection:
             return batches_of(connection, user, limit, before)
+
+    def knows_key(self, user: str, idempotency_key: str | None, *, batch: bool = False) -> bool:
+        """Whether a submission, or a batch, of the user has this idempotency key."""
+        if idempotency_key is None:
+            return False
+        table = batches if batch else submissions
+        same = (table.c.user == user) & (table.c.idempotency_key == idempotency_key)
+        with connect(self._engine) as connection:
+            return connection.scalar(select(table.c.id).where(same)) is not None
 
     def batch_results(self, batch_id: int, after: int, limit: int) -> list[BatchResult]:
         """The next `limit` results of a batch in the order in which items ended, with places above

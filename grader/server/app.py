@@ -72,6 +72,7 @@ from grader.server.pages import (
 )
 from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
+from grader.server.services.access import counted_problems
 from grader.server.services.container import Services
 from grader.server.services.standings import CACHE_AGE_S
 from grader.server.services.ttl_cache import TtlCache
@@ -169,6 +170,9 @@ class _Application(FastAPI):
 
 def create_app(services: Services) -> FastAPI:
     """The application over these services."""
+    services.metrics.watch_verdicts(
+        lambda: services.verdicts.summary(counted_problems(services, None)).total.verdicts
+    )
     app = _Application(
         title="grade",
         summary="A leaderboard for GPU kernels.",

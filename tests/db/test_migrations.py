@@ -77,7 +77,7 @@ HOSTED = {
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0014"
+HEAD = "0015"
 ADDED = {
     "rejudge_id",
     "original_id",

@@ -54,7 +54,9 @@ def submit_upload(
     with _counted(request, caller):
         problem, board, deadline = _open_problem(services, caller, problem_name, idempotency_key)
         submission = _read(problem, file)
-        wanted_gpu = _chosen_gpu(services, problem, gpu)
+        wanted_gpu = gpu.strip() or problem.spec.gpu
+        if not services.ledger.knows_key(caller.name, idempotency_key):
+            _check_workers(services, wanted_gpu)
         with _refusals():
             number = services.ledger.submit(
                 caller.name,
@@ -100,7 +102,9 @@ def submit_batch(
         most = services.settings.batch_items
         if len(items) > most:
             fail(413, "too_large", f"a batch has at most {most:,} items; hand in several")
-        wanted_gpu = _chosen_gpu(services, problem, gpu)
+        wanted_gpu = gpu.strip() or problem.spec.gpu
+        if not services.ledger.knows_key(caller.name, idempotency_key, batch=True):
+            _check_workers(services, wanted_gpu)
         with _refusals():
             number = services.ledger.submit_batch(
                 caller.name,
@@ -146,14 +150,6 @@ def _open_problem(
     if is_first and deadline is not None and visibility.deadline_passed(board, services.now()):
         fail(403, "deadline_passed", str(DeadlinePassed(name, deadline)))
     return problem, board, deadline
-
-
-def _chosen_gpu(services: Services, problem: Problem, gpu: str) -> str | None:
-    """The GPU type that a request, or else the problem, requires. Raises `Refusal` if no worker has
-    it."""
-    chosen = gpu.strip() or problem.spec.gpu
-    _check_workers(services, chosen)
-    return chosen
 
 
 @contextmanager

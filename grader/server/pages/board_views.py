@@ -354,7 +354,8 @@ def leaderboard_page(
     }
     pages = page_count(found)
     between = () if wanted.words else baselines  # who looks for a name looks for no baseline
-    mixed = _with_baselines(rows, between, roofline_us, is_first=page == 1, is_last=page == pages)
+    next_us = found[page * PAGE_ROWS].score_us if page < pages else None
+    mixed = _with_baselines(rows, between, roofline_us, is_first=page == 1, next_us=next_us)
     return LeaderboardPage(
         board, leaderboard, wanted, len(found), list(mixed), baselines, page, pages, cases, best
     )
@@ -373,16 +374,17 @@ def _with_baselines(
     roofline_us: float | None,
     *,
     is_first: bool,
-    is_last: bool,
+    next_us: float | None,
 ) -> Iterator[LeaderboardRow]:
-    """The rows of a page, with each baseline before the first slower entry."""
+    """The rows of a page, with each baseline before the first slower entry. `next_us` is the score
+    of the first entry of the next page; None on the last page."""
     if not rows:
         return
     scores_us = [row.entry.score_us for row in rows if row.entry]
     pending = [
         LeaderboardRow(baseline=one, sol=roofline_us / one.time_us if roofline_us else None)
         for one in baselines
-        if (is_first or one.time_us >= scores_us[0]) and (is_last or one.time_us < scores_us[-1])
+        if (is_first or one.time_us >= scores_us[0]) and (next_us is None or one.time_us < next_us)
     ]
     for row, score_us in zip(rows, scores_us, strict=True):
         while pending and pending[0].baseline and pending[0].baseline.time_us < score_us:

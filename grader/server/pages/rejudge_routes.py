@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Query, Request, Response
@@ -17,6 +18,7 @@ from grader.server.services.rejudge import GradedBy, Selection
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 MAX_NUMBERS = 1000
+NUMBER = re.compile(r"[0-9]{1,10}")
 """Submissions that a rejudge may name, as in the API."""
 
 Which = Literal["best", "accepted", "submissions", "worker"]
@@ -96,6 +98,6 @@ def _selection(which: Which, submissions: str, worker: str) -> Selection:
     if which != "submissions":
         return which
     words = submissions.replace(",", " ").split()
-    if not 0 < len(words) <= MAX_NUMBERS or not all(word.isdecimal() for word in words):
+    if not 0 < len(words) <= MAX_NUMBERS or not all(map(NUMBER.fullmatch, words)):
         raise Invalid(f"submissions: write 1 to {MAX_NUMBERS} numbers, such as 17 23")
     return [int(word) for word in words]

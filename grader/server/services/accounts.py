@@ -188,9 +188,10 @@ class Accounts:
                     raise NotFound(f"there is no token {whose}; `{command}`")
                 chosen = or_(tokens.c.id == whose, tokens.c.opened_by == whose)
                 subject = str(whose)
+            had_one = _has_admin_token(connection)
             live = update(tokens).where(chosen, tokens.c.revoked_at.is_(None))
             ended = connection.execute(live.values(revoked_at=self._now())).rowcount
-            if not _has_admin_token(connection):
+            if had_one and not _has_admin_token(connection):
                 raise Conflict("that is the last token of an admin; make another one first")
             record_action(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
         return ended

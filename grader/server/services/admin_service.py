@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     Select,
@@ -45,7 +46,7 @@ from grader.server.services import Conflict, NotFound
 from grader.server.services.accounts import find_user, worker_name
 from grader.server.services.audit import AuditEntry, audit_entries, record_action
 from grader.server.services.groups import find_group
-from grader.server.services.rejudge import GradedBy, RejudgeService
+from grader.server.services.rejudge import RejudgeService
 from grader.server.services.submission_queries import VERSION
 
 MAX_REASON_CHARS = 300
@@ -119,13 +120,6 @@ class AdminService:
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
 
-    def frozen_boards(self) -> dict[str, datetime]:
-        """The problems whose standings are frozen, and since when."""
-        frozen = boards.c.freeze_at <= self._now()
-        with connect(self._engine) as connection:
-            rows = connection.execute(select(boards.c.problem, boards.c.freeze_at).where(frozen))
-            return {row[0]: row[1] for row in rows}
-
     def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[object, ...]]:
         """`boards`, and by the same query a value that differs after every change of
         `SubmissionQueries.version` and of the announcements that are shown."""
@@ -166,6 +160,7 @@ class AdminService:
         """
         now = self._now()
         with transaction(self._engine, "admin") as connection:
+            acquire_lock(connection, "submit")  # a submission either sees the ban or is cancelled
             user = find_user(connection, name)
             if user["name"] == by:
                 raise Conflict("you cannot ban yourself")
@@ -232,7 +227,7 @@ class AdminService:
         """Release every result that `hold` held. Returns their number. Raises `NotFound`."""
         with transaction(self._engine, "admin") as connection:
             user = find_user(connection, name)
-            theirs = select(jobs.c.result_id).where(GradedBy(user["name"]).condition())
+            theirs = select(jobs.c.result_id).where(_by_worker_of(user["name"]))
             held = voids.c.result_id.in_(theirs.where(jobs.c.result_id.is_not(None)))
             released = delete(voids).where(voids.c.why == "held", voids.c.by != ROOFLINE, held)
             count = connection.execute(released).rowcount
@@ -383,6 +378,11 @@ def _check_has_no_teams(connection: Connection, problem: str) -> None:
         raise Conflict(f"the team {name} has submitted to {problem}, so it goes on taking teams")
 
 
+def _by_worker_of(user: str) -> ColumnElement[bool]:
+    """The jobs of a user's workers. The server's own worker may have the name of a user."""
+    return jobs.c.leased_by.startswith(worker_name(user), autoescape=True)
+
+
 def _graded_by(user: str) -> Select[int]:
     """The results that a user's workers graded, and that count, or would after an unban or the
     end of a rejudge."""
@@ -391,7 +391,7 @@ def _graded_by(user: str) -> Select[int]:
     return (
         select(results.c.id)
         .join(jobs, jobs.c.result_id == results.c.id)
-        .where(GradedBy(user).condition(), results.c.id.not_in(decided))
+        .where(_by_worker_of(user), results.c.id.not_in(decided))
     )
 
 

@@ -117,7 +117,7 @@ class Services:
             events=JobEvents(
                 ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
             ),
-            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now, admin.frozen_boards),
+            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
             drain=Drain(),
             retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
             verdicts=VerdictCounts(engine),

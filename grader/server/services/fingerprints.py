@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
@@ -171,8 +170,12 @@ class Fingerprints:
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
-        deadline = time.monotonic() + START_S
-        if not self._connection.poll(deadline - time.monotonic()) or not self._connection.recv():
+        try:
+            is_ready = self._connection.poll(START_S) and self._connection.recv()
+        except EOFError:
+            is_ready = False
+        if not is_ready:
+            self._end()  # a late message of it would be taken for the answer to a source
             raise OSError("the process that reads sources did not start")
 
     def _end(self) -> None:

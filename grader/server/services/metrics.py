@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from grader.fleet import Ledger
+from grader.report import Verdict
 from grader.server.services.submission_queries import SubmissionQueries
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -24,10 +25,9 @@ class Metrics:
         queries: SubmissionQueries,
         alive_s: float,
         now: Callable[[], datetime],
-        frozen_boards: Callable[[], Mapping[str, datetime]],
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_DatabaseCollector(ledger, queries, alive_s, now, frozen_boards))
+        self._registry.register(_DatabaseCollector(ledger, queries, alive_s, now))
         self._requests = Histogram(
             "grade_http_request_seconds",
             "Time to answer a request, without event streams.",
@@ -36,7 +36,8 @@ class Metrics:
             registry=self._registry,
         )
         self._swept: Callable[[], int] = lambda: 0
-        self._registry.register(_SweptCollector(self))
+        self._verdicts: Callable[[], Mapping[Verdict, int]] = dict
+        self._registry.register(_WatchedCollector(self))
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request. `route` is a pattern and not a path, so that there are few labels."""
@@ -50,13 +51,21 @@ class Metrics:
         """The number of jobs taken back from dead workers since the start."""
         return self._swept()
 
+    def watch_verdicts(self, verdicts: Callable[[], Mapping[Verdict, int]]) -> None:
+        """Set the function that counts the results that everybody may see in numbers."""
+        self._verdicts = verdicts
+
+    def verdicts(self) -> Mapping[Verdict, int]:
+        """The number of results with each verdict, of those that everybody may see in numbers."""
+        return self._verdicts()
+
     def text(self) -> bytes:
         """All metrics in Prometheus' text format. Raises `BoardError`."""
         return generate_latest(self._registry)
 
 
-class _SweptCollector(Collector):
-    """Reads the sweeper's counter at each scrape."""
+class _WatchedCollector(Collector):
+    """Asks the functions that were set at each scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -64,6 +73,10 @@ class _SweptCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         text = "Jobs taken back from dead workers."
         yield CounterMetricFamily("grade_swept_jobs", text, self._metrics.swept())
+        results = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
+        for verdict, count in self._metrics.verdicts().items():
+            results.add_metric([verdict], count)
+        yield results
 
 
 class _DatabaseCollector(Collector):
@@ -75,13 +88,11 @@ class _DatabaseCollector(Collector):
         queries: SubmissionQueries,
         alive_s: float,
         now: Callable[[], datetime],
-        frozen_boards: Callable[[], Mapping[str, datetime]],
     ) -> None:
         self._ledger = ledger
         self._queries = queries
         self._alive_s = alive_s
         self._now = now
-        self._frozen_boards = frozen_boards
 
     def describe(self) -> Iterator[Metric]:
         """Describe no metric, so that registering does not query the database."""
@@ -92,10 +103,6 @@ class _DatabaseCollector(Collector):
         for state, count in self._queries.states().items():
             jobs.add_metric([state], count)
         yield jobs
-        results = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
-        for verdict, count in self._queries.verdicts(self._frozen_boards()).items():
-            results.add_metric([verdict], count)
-        yield results
         oldest = self._queries.oldest_waiting()
         age_s = max(0.0, (self._now() - oldest).total_seconds()) if oldest else 0.0
         yield GaugeMetricFamily("grade_queue_age_seconds", "Age of the oldest waiting job.", age_s)

@@ -32,6 +32,9 @@ from grader.server.services.ttl_cache import TtlCache
 CACHE_AGE_S = 5.0
 """Maximum age of a cached leaderboard. Reading a large one takes longer than the rest of a page."""
 
+MOST_PROBLEMS = 4096
+"""Problems whose leaderboards are kept. The home page reads all in turn, so it must be all."""
+
 MAX_CACHED_DETAILS = 20_000
 """Result details kept in memory, about 1 KB each."""
 
@@ -154,10 +157,10 @@ class LeaderboardQueries:
     _details: dict[int, ResultDetail] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _cache: TtlCache[tuple[GpuLeaderboard, ...]] = field(
-        default_factory=lambda: TtlCache(CACHE_AGE_S)
+        default_factory=lambda: TtlCache(CACHE_AGE_S, most=MOST_PROBLEMS)
     )
     _versions: TtlCache[tuple[ProblemVersion, ...]] = field(
-        default_factory=lambda: TtlCache(CACHE_AGE_S)
+        default_factory=lambda: TtlCache(CACHE_AGE_S, most=MOST_PROBLEMS)
     )
 
     def versions(

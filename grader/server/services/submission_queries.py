@@ -17,7 +17,7 @@ from grader.db.engine import connect
 from grader.db.tables import blobs, jobs, rejudges, results, submissions, voids
 from grader.fleet import State
 from grader.report import Verdict
-from grader.server.services.freeze import counts_at, is_shown
+from grader.server.services.freeze import counts_at
 from grader.submission import Language
 
 
@@ -194,14 +194,6 @@ class SubmissionQueries:
         with connect(self._engine) as connection:
             counts = {State(state): int(count) for state, count in connection.execute(query)}
         return {state: counts.get(state, 0) for state in State}
-
-    def verdicts(self, frozen: Mapping[str, datetime]) -> dict[Verdict, int]:
-        """The number of results with each verdict, without the later ones of boards that are
-        `frozen`: problem → since when."""
-        query = select(results.c.verdict, func.count()).group_by(results.c.verdict)
-        query = query.where(is_shown(frozen))
-        with connect(self._engine) as connection:
-            return {Verdict(verdict): int(count) for verdict, count in connection.execute(query)}
 
     def oldest_waiting(self) -> datetime | None:
         """When the oldest queued submission was submitted; None if none is queued. Batches may take

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_ENTRIES = 256
-"""Entries that are kept; the least recently used one is dropped first."""
+"""Entries that are kept, unless a cache says otherwise."""
 
 STALE_FACTOR = 10
 """An expired value is still served, while another thread renews it, up to this many times its
@@ -32,11 +32,18 @@ class TtlCache(Generic[T]):
     """Keeps each value until its version changes, and for `age_s` seconds at most. Thread-safe.
 
     While one thread renews an expired value of the same version, the others get the old value.
-    Versions are kept with the values, so they should be small.
+    Versions are kept with the values, so they should be small. The least recently used of more than
+    `most` values is dropped.
     """
 
-    def __init__(self, age_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        age_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = MAX_ENTRIES,
+    ) -> None:
         self._age_s = age_s
+        self._most = most
         self._clock = clock
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
         self._lock = threading.Lock()
@@ -46,7 +53,7 @@ class TtlCache(Generic[T]):
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
-            while len(self._entries) > MAX_ENTRIES:
+            while len(self._entries) > self._most:
                 self._entries.popitem(last=False)
         value = entry.value
         if value is not None and entry.version == version and not self._is_expired(entry):

@@ -552,6 +552,24 @@ def test_metrics(world: World) -> None:
     assert "ada" not in text
 
 
+def test_a_repeated_request_needs_no_worker(world: World) -> None:
+    """The first was stored, and its answer lost; meanwhile the worker has gone."""
+
+    def post(key: str) -> httpx.Response:
+        return world.client("ada").post(
+            "/api/v1/submissions",
+            data={"problem": "softmax", "gpu": "H100"},
+            files={"file": ("kernel.py", b"x = 1")},
+            headers={"Idempotency-Key": key},
+        )
+
+    world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
+    first = post("k")
+    world.clock.move(3600)
+    assert (first.status_code, post("k").json()) == (202, first.json())
+    assert error(post("another")) == (422, "no_worker")
+
+
 def test_a_repeated_request_makes_one_submission(world: World) -> None:
     def post(content: bytes, key: str = "k") -> httpx.Response:
         return world.client("ada").post(

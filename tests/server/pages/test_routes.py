@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from grader.judge.timing import baseline_store
 from grader.problem import Problem
 from grader.problem.catalogue import TOPICS, learning_path
 from grader.server.http.auth import COOKIE
+from grader.server.pages.board_views import _with_baselines
 from grader.server.services.container import Services
 from tests.fleet.conftest import Clock
 from tests.server.conftest import H100, PROBLEMS, Server, World
@@ -161,6 +163,19 @@ def test_problem_shows_baselines_and_the_leader(site: Site) -> None:
     text = words(site.page("/problems/softmax"))
     assert "compiled" in text
     assert "katherine on NVIDIA H100" in text
+
+
+def test_each_baseline_is_on_one_page_of_a_leaderboard() -> None:
+    def page(scores_us: Sequence[float], is_first: bool, next_us: float | None) -> list[float]:
+        rows: list[Any] = [SimpleNamespace(entry=SimpleNamespace(score_us=s)) for s in scores_us]
+        found: list[Any] = list(
+            _with_baselines(rows, times, None, is_first=is_first, next_us=next_us)
+        )
+        return [row.baseline.time_us for row in found if row not in rows]
+
+    times: list[Any] = [SimpleNamespace(time_us=t) for t in (1.0, 15.0, 25.0, 30.0, 99.0)]
+    assert page((10.0, 20.0), True, 30.0) == [1.0, 15.0, 25.0]
+    assert page((30.0, 40.0), False, None) == [30.0, 99.0]
 
 
 def test_leaderboard_orders_users_and_baselines_by_time(site: Site) -> None:

@@ -295,6 +295,16 @@ def test_the_last_admin_keeps_a_token(accounts: Accounts) -> None:
     assert accounts.whoami(token) is None
 
 
+def test_a_token_can_be_revoked_where_no_admin_has_one(
+    accounts: Accounts, admin: AdminService
+) -> None:
+    """As where the only other admin signs in by another site."""
+    accounts.add_user("root", "admin")
+    accounts.add_user("ada")
+    admin.ban("root", "", "someone else")
+    assert accounts.revoke("ada") == 1
+
+
 def test_a_session_expires_and_opens_no_other(accounts: Accounts, clock: Clock) -> None:
     accounts.first_admin()
     token = accounts.add_user("ada")

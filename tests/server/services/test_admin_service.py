@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grader.board import Board
+from grader.db.engine import transaction
 from grader.db.tables import voids
 from grader.fleet import Ledger, State
 from grader.report import Report
@@ -16,6 +17,7 @@ from grader.server.services.accounts import Accounts, worker_name
 from grader.server.services.admin_service import AdminService, BoardSettings
 from grader.server.services.rejudge import GradedBy
 from tests.fleet.conftest import DIGEST, Clock, enqueue
+from tests.waiting import PATIENCE_S
 
 MakeReport = Callable[..., Report]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -201,6 +203,19 @@ def test_a_result_concurrent_with_a_ban_does_not_count(
     assert ended.count(State.CANCELLED) == len(leases) - len(done)
 
 
+def test_a_submission_concurrent_with_a_ban_is_cancelled(
+    accounts: Accounts, admin: AdminService, ledger: Ledger
+) -> None:
+    """A ban waits for submissions that have not seen it, and cancels them."""
+    accounts.add_user("eve")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction(ledger._engine, "submit"):
+            banned = pool.submit(admin.ban, "eve", "", "root")
+            with pytest.raises(TimeoutError):
+                banned.result(0.3)
+        banned.result(PATIENCE_S)
+
+
 def graded_now(ledger: Ledger, report_of: MakeReport, user: str, before: int) -> int:
     """Cancel the job `before`, and give the user a fast result. Returns its id."""
     assert ledger.cancel(before, "ada")
@@ -325,18 +340,19 @@ def test_what_a_banned_worker_graded_can_be_held_and_regraded(
     forged = graded_on(worker_name("farm", "a"), "eve", 1.0)
     honest = graded_on(worker_name("farm", "b"), "ada", 20.0)
     graded_on(worker_name("farmer", "a"), "bob", 30.0)
+    graded_on("farm", "ann", 50.0)  # by the server's own worker, of the same name
     admin.ban("farm", "forged", "root")
     assert admin.graded_by("FARM") == 2
-    assert leaderboard(ledger) == [(1, "eve"), (2, "ada"), (3, "bob")]
+    assert leaderboard(ledger) == [(1, "eve"), (2, "ada"), (3, "bob"), (4, "ann")]
     assert admin.hold("farm", "root") == 2
     assert (admin.graded_by("farm"), admin.hold("farm", "root")) == (0, 0)
-    assert leaderboard(ledger) == [(1, "bob")]
+    assert leaderboard(ledger) == [(1, "bob"), (2, "ann")]
     held = [(one.submission_id, one.user, one.worker, one.by) for one in admin.held_results()]
     assert held == [(forged, "eve", "farm/a", "root"), (honest, "ada", "farm/b", "root")]
 
     assert admin.release(honest, "root")
     assert not admin.release(honest, "root")
-    assert leaderboard(ledger) == [(1, "ada"), (2, "bob")]
+    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "ann")]
 
     # A held result can be graded again, on another worker; then the new result counts.
     rejudge = admin.rejudges.start("softmax", DIGEST, GradedBy("farm/a"), reason="", by="root")
@@ -345,12 +361,12 @@ def test_what_a_banned_worker_graded_can_be_held_and_regraded(
     assert preview is not None
     assert [(c.old.rank, c.new and c.new.rank) for c in preview.changes] == [(None, 3)]
     assert admin.rejudges.apply(rejudge, "root") == 1
-    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "eve")]
+    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "eve"), (4, "ann")]
     assert admin.held_results() == []
 
     assert admin.hold("farm", "root") == 1
     assert admin.unhold("farm", "root") == 2, "the replaced one too, which still does not count"
-    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "eve")]
+    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "eve"), (4, "ann")]
     assert [a for _, a, _ in actions(admin)][2:5] == ["hold", "hold", "release"]
     for action in (admin.hold, admin.unhold):
         with pytest.raises(NotFound):

@@ -19,6 +19,7 @@ from grader.submission import LANGUAGES, Language
 from tests.server.command_line import runner
 from tests.server.conftest import World
 from tests.server.pages.test_admin_pages import Browser
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 ACCEPTED = ROOT / "submissions/softmax/accepted"
@@ -132,6 +133,18 @@ def test_long_sources_are_compared_by_their_smallest_hashes() -> None:
     short = fingerprint(one[: len(one) // 40], "python")
     assert short.end == fingerprints.MAX_HASH
     assert likeness(short, mixed) > 0.9
+
+
+def test_a_slow_start_shifts_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Fingerprints()
+    try:
+        monkeypatch.setattr(fingerprints, "START_S", 0.0)
+        with pytest.raises(OSError, match="did not start"):
+            made.of("a", "python", lambda: b"x = 1")
+        monkeypatch.setattr(fingerprints, "START_S", PATIENCE_S)
+        assert made.of("b", "python", lambda: TRITON.encode()) == fingerprint(TRITON, "python")
+    finally:
+        made.stop()
 
 
 def test_a_source_that_takes_too_long_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ class Shop:
         return number
 
     def grade(self, score_us: float | None, source: str, gpu: str = H100, **more: Any) -> int:
-        lease = self.ledger.claim("w", lease_s=60, gpu=gpu)
+        lease = self.ledger.claim("farm/a", lease_s=60, gpu=gpu)
         assert lease is not None
         assert lease.source.decode() == source
         assert self.ledger.begin(lease)
@@ -120,8 +120,8 @@ def test_young_ones_stay(shop: Shop, clock: Clock) -> None:
 def test_what_is_not_decided_stays(shop: Shop) -> None:
     suspect = shop.graded(10)
     with_hold = shop.admin
-    Accounts(shop.ledger._engine, Clock()).add_user("w", "worker")
-    assert with_hold.hold("w", "root") == 1
+    Accounts(shop.ledger._engine, Clock()).add_user("farm", "worker")
+    assert with_hold.hold("farm", "root") == 1
     cancelled = shop.submitted()
     assert shop.ledger.cancel(cancelled, "ada")
     failing = shop.submitted()

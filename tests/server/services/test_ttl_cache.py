@@ -19,6 +19,13 @@ def test_a_value_is_made_once_until_it_expires_or_its_version_changes() -> None:
     assert [cache.get("a", made.__next__, 2) for _ in range(2)] == [3, 3]
 
 
+def test_values_that_are_read_in_turn_are_kept_up_to_the_most() -> None:
+    for most, last in ((3, 2), (2, 5)):
+        made = iter(range(10))
+        cache: TtlCache[int] = TtlCache(60.0, most=most)
+        assert max(cache.get(key, made.__next__) for key in (1, 2, 3) * 2) == last
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_during_a_renewal_others_get_the_old_value_if_the_version_is_the_same(
     changed: bool,

@@ -112,8 +112,10 @@ def test_boards_count_after_their_deadline(world: World) -> None:
         admin.set_board("softmax", settings, "root")
         assert (total(), total(of_admin=True)) == (0, 1)
         assert "No result yet" in words(client.get("/verdicts").text)
+        assert "grade_results{" not in client.get("/metrics").text
     admin.set_board("softmax", BoardSettings(deadline=now - timedelta(days=1)), "root")
     assert total() == 1
+    assert 'grade_results{verdict="rejected"} 1.0' in client.get("/metrics").text
 
 
 def test_the_page_and_the_json_say_the_same(world: World) -> None:
