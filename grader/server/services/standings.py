@@ -155,6 +155,8 @@ class LeaderboardQueries:
 
     submissions: SubmissionQueries
     _details: dict[int, ResultDetail] = field(default_factory=dict)
+    _last_id: int = 0
+    _newest: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _cache: TtlCache[tuple[GpuLeaderboard, ...]] = field(
         default_factory=lambda: TtlCache(CACHE_AGE_S, most=MOST_PROBLEMS)
@@ -180,10 +182,22 @@ class LeaderboardQueries:
 
         It and its result raise `BoardError` if the database fails.
         """
-        version = self.submissions.version()
+        last_id, *voids = self.submissions.version()
+        newest = self._newest_results(last_id)
         return lambda digest, as_of: self._cache.get(
-            (digest, as_of), lambda: self._read(digest, as_of), version
+            (digest, as_of),
+            lambda: self._read(digest, as_of),
+            (newest.get(digest, 0), *voids),  # a result of another problem changes nothing here
         )
+
+    def _newest_results(self, last_id: int) -> dict[str, int]:
+        """The highest id of a ranked result by version of a problem, up to `last_id` at least."""
+        with self._lock:
+            if last_id > self._last_id:
+                found = self.submissions.newest_ranked(self._last_id, last_id)
+                self._newest = self._newest | found
+                self._last_id = last_id
+            return self._newest
 
     def _read(self, digest: str, as_of: datetime | None) -> tuple[GpuLeaderboard, ...]:
         rows: dict[str, list[RankedResult]] = {}

@@ -264,6 +264,17 @@ class SubmissionQueries:
                 for user, problem, digest, accepted, best_us in connection.execute(query)
             ]
 
+    def newest_ranked(self, after: int, until: int) -> dict[str, int]:
+        """The highest id of a ranked result above `after`, up to `until`, by version of a problem
+        that has one."""
+        query = (
+            select(results.c.problem_digest, func.max(results.c.id))
+            .where(results.c.id > after, results.c.id <= until, results.c.ranked)
+            .group_by(results.c.problem_digest)
+        )
+        with connect(self._engine) as connection:
+            return {digest: int(newest) for digest, newest in connection.execute(query)}
+
     def _summaries(
         self, query: Select[tuple[object, ...]], values: Mapping[str, int] | None = None
     ) -> list[SubmissionSummary]:

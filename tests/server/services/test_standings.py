@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+from grader.report import Verdict
 from tests.server.conftest import World
 
 INTERVALS = {us: (us * 0.99, us * 1.01) for us in (30.0, 40.0, 50.0, 60.0)}
@@ -47,3 +50,18 @@ def test_a_deleted_record_no_longer_counts(world: World) -> None:
     assert _steps(world, "ada") == [60, 40]
     world.services.admin.delete(2, "root")
     assert _steps(world, "ada") == [60, 50]
+
+
+def test_only_its_own_results_change_a_leaderboard(world: World) -> None:
+    """A busy server has results of other problems, and wrong ones, all the time."""
+    standings = world.services.standings
+    unscored = {"ranked": False, "score_us": None, "score_ci_us": None}
+    with mock.patch.object(standings, "_read", wraps=standings._read) as read:
+        _grade(world, "ada", 60.0)
+        assert (_steps(world, None), standings.snapshot()("another", None)) == ([60], ())
+        world.graded("bob", verdict=Verdict.WRONG_ANSWER, **unscored)
+        assert _steps(world, None) == [60]
+        assert read.call_count == 2
+        _grade(world, "bob", 50.0)
+        assert (_steps(world, None), standings.snapshot()("another", None)) == ([60, 50], ())
+        assert read.call_count == 3
