@@ -91,8 +91,8 @@ class Dispatcher:
     `problems` maps names to folders. Their versions at construction are the only ones it claims,
     until `set_problems` replaces them; raises `ProblemError` if one cannot be loaded. `look` is
     called every `ANNOUNCE_S` seconds for the problems to grade from then on; None keeps them. If
-    the source is a `Ledger`, it also sweeps, even without slots. The caller closes the engine,
-    after `drain`.
+    the source is a `Ledger`, it also sweeps and holds jobs of outdated versions, even without
+    slots. The caller closes the engine, after `drain`.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ GRAM_TOKENS = 15
 """Tokens that one hash covers."""
 
 WINDOW = 8
-"""Of so many hashes in a row one is kept, so a copy of 22 tokens in a row is always seen."""
+"""Of this many hashes in a row one is kept, so a copy of 22 tokens in a row is always seen."""
 
 MAX_KEPT = 1024
 """Hashes that are kept of one source, the smallest: enough for some 4,600 tokens."""

@@ -136,7 +136,7 @@ class VerifyOutcome:
 
 
 Verify = Callable[[Path, float, threading.Event], VerifyOutcome]
-"""Check the problem in a folder within so many seconds, or until the event is set."""
+"""Check the problem in a folder within a number of seconds, or until the event is set."""
 
 
 class ProblemReload:
@@ -286,13 +286,13 @@ class ProblemReload:
     def _reload(self, changed: Mapping[str, FoundProblem]) -> None:
         notes: list[str] = []
         try:
-            held = {}
+            verified = {}
             for name, found in changed.items():
                 problem = self._loaded(found)
-                if problem is not None and self._holds(problem):
-                    held[name] = problem
-            if held and not self._stopping.is_set():
-                notes = self._take(held)
+                if problem is not None and self._may_be_served(problem):
+                    verified[name] = problem
+            if verified and not self._stopping.is_set():
+                notes = self._serve(verified)
         except BoardError as error:
             notes = [f"nothing was taken: {one_line(str(error))}"]
         except Exception as error:  # the reload must not seem to run for ever
@@ -313,7 +313,7 @@ class ProblemReload:
             self._note(found, state="refused", findings=[one_line(str(error), 500)])
             return None
 
-    def _holds(self, problem: Problem) -> bool:
+    def _may_be_served(self, problem: Problem) -> bool:
         """Whether a problem may be taken: its check holds, or only its texts have changed."""
         if self._stopping.is_set():
             self._note(problem, state="refused", findings=["the server is stopping"])
@@ -337,19 +337,19 @@ class ProblemReload:
         )
         return not found.findings
 
-    def _take(self, held: Mapping[str, Problem]) -> list[str]:
+    def _serve(self, verified: Mapping[str, Problem]) -> list[str]:
         """Serve these versions from now on. Returns what that did to rankings."""
         assert self._run is not None
         now, by = self._now(), self._run.by
-        lines = [change.line() for change in record_served(self._engine, held.values(), now)]
+        lines = [change.line() for change in record_served(self._engine, verified.values(), now)]
         with transaction(self._engine, "admin") as connection:
-            for name, problem in held.items():
+            for name, problem in verified.items():
                 detail = f"version {problem.digest[:12]}"
                 record_action(connection, now, by, "problem reload", name, detail)
-        self._served.put(held)
+        self._served.put(verified)
         self._on_taken(self._served)
-        held_jobs = self._ledger.hold_outdated({name: one.digest for name, one in held.items()})
-        for problem in held.values():
+        held_jobs = self._ledger.hold_outdated({name: one.digest for name, one in verified.items()})
+        for problem in verified.values():
             self._note(problem, state="taken")
         if held_jobs:
             lines.append(f"{held_jobs} waiting submissions of old versions are held")

@@ -1,4 +1,5 @@
-"""The versions of problems that a server starts with, and what they change beside the last start.
+"""The versions of problems that a server has served, from a start or a reload on, and what they
+change beside those before.
 
 A version is recorded with its spec and the hashes of its files, so that the next start can say
 which change opens a new ranking.
@@ -56,7 +57,7 @@ class VersionChange:
 def record_served(
     engine: Engine, problems: Iterable[Problem], now: datetime
 ) -> list[VersionChange]:
-    """Record the versions that a server starts with.
+    """Record the versions that a server serves from now on.
 
     Returns those that differ from the last start, of problems that have results of other versions.
     Raises `BoardError` if the database fails.
