@@ -530,6 +530,7 @@ def copying(
         run_eager=lambda _, inputs: {"out": plain(inputs["x"])},
         written=[Argument(name="out", role="out", dtype="fp32")],
         has_residuals=False,
+        is_local=True,
     )
     sets: Any = SimpleNamespace(
         layout=SimpleNamespace(sets=[None] * COUNT),
