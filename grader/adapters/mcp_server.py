@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -115,7 +115,7 @@ def make_server(
     @server.tool(name="list", annotations=reads)
     def list_problems() -> Annotated[CallToolResult, ProblemNames]:
         """List the problems: name, title, summary, topic and level."""
-        every = [*map(Problem.load, problem_folders()), *of_sets.values()]
+        every = [*_loadable(), *of_sets.values()]
         found = ProblemNames(problems=[_line(problem) for problem in every])
         lines = [f"{one.name}: {one.summary}" for one in found.problems]
         return _result(found, "\n".join(lines))
@@ -230,6 +230,13 @@ def _result(found: BaseModel, text: str) -> CallToolResult:
     """The object, and its text. By way of JSON, in which infinity is a string."""
     content = TextContent(type="text", text=text)
     return CallToolResult(content=[content], structured_content=json.loads(found.model_dump_json()))
+
+
+def _loadable() -> Iterator[Problem]:
+    """The problems that are found by name, without those that `grade problems` says are broken."""
+    for folder in problem_folders():
+        with suppress(ProblemError):
+            yield Problem.load(folder)
 
 
 def _line(problem: Problem) -> ProblemLine:

@@ -161,7 +161,7 @@ def main(args: Sequence[str] | None = None, deps: Dependencies | None = None) ->
         if isinstance(error, OSError) and (cause := _environment_error(error)):
             # An error with no file name may be of stdout, which cannot take JSON then.
             return _refuse(cause, as_json and error.filename is not None)
-        return _internal_error(error)
+        return _internal_error(error, as_json)
 
 
 @contextmanager
@@ -219,13 +219,15 @@ def _environment_error(error: OSError) -> str | None:
     return None
 
 
-def _internal_error(error: Exception) -> int:
+def _internal_error(error: Exception, as_json: bool) -> int:
+    from grader.report import one_line
+
     if os.environ.get("GRADE_DEBUG") == "1":
         traceback.print_exception(error)
-    else:
-        from grader.report import one_line
-
-        line = one_line(str(error), LINE_CHARS)
+    line = one_line(str(error), LINE_CHARS)
+    if as_json:
+        return _refuse(f"internal error, {type(error).__name__}: {line}", as_json, 3)
+    if os.environ.get("GRADE_DEBUG") != "1":
         print(
             f"grade: internal error, {type(error).__name__}: {line}\n"
             "This is a bug in grade. GRADE_DEBUG=1 shows where it happened.",

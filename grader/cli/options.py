@@ -32,7 +32,7 @@ db_option = click.option(
     metavar="URL",
     help="Database of the board [default: $GRADE_DB, or SQLite in your data directory].",
 )
-server_option = click.option(
+board_server_option = click.option(
     "--server",
     metavar="URL",
     envvar="GRADE_SERVER",
@@ -293,7 +293,7 @@ def iso_moment(option: str, text: str) -> str:
         until = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"{option}: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
+            f"{option}: '{text}' is not a time; write 2030-05-01T23:59+02:00"
         ) from None
     if until.tzinfo is None:
         raise click.UsageError(

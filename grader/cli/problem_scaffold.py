@@ -36,8 +36,17 @@ def copied_files(problem: Problem, name: str) -> dict[str, str]:
     Replaced are the title and the entry's name: in the spec, in the statement's heading, and where
     code of the statement means the entry. Python files stay as they are: there a word like
     ``softmax`` may be a function of PyTorch.
+
+    Raises `ProblemError` for a problem of another set, and for a file that is not UTF-8.
     """
-    files = {file: content.decode("utf-8") for file, content in problem.files.items()}
+    if problem.imported is not None:
+        raise ProblemError(f"--like takes a problem of ours, and {problem.name} is of another set")
+    files = {}
+    for file, content in problem.files.items():
+        try:
+            files[file] = content.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ProblemError(f"{problem.folder / file}: not UTF-8") from None
     title = title_of(name)
     for key, value in (("title", title), ("entry", name)):
         line = re.compile(rf"^{key}:.*$", re.MULTILINE)

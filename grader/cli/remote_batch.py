@@ -43,10 +43,12 @@ def grade_remotely(
     exception or Ctrl-C, is cancelled. Raises click.ClickException if the server refuses a batch, or
     somebody cancels it.
     """
+    from grader.cli.remote import problem_name
+
     requests: list[tuple[str, dict[str, Any]]] = []
     for item in items:
         try:
-            requests.append((_server_name(item.problem or problem), _request(item)))
+            requests.append((problem_name(str(item.problem or problem)), _request(item)))
         except ValueError as error:
             yield {"key": item.key, "error": str(error)}
     for index, (name, chunk) in enumerate(_chunks(requests)):
@@ -60,6 +62,7 @@ def grade_remotely(
 
 def _request(item: Item) -> dict[str, Any]:
     """An item as the API takes it. Raises ValueError for a file that cannot be sent."""
+    from grader.files import UnreadableFileError, read_regular_file
     from grader.submission import language_of
 
     language = item.language
@@ -70,9 +73,11 @@ def _request(item: Item) -> dict[str, Any]:
         if language is None:
             raise ValueError(f"{file}: a submission is one .py or .cu file")
         try:
-            source = source.read_bytes()
-        except OSError as error:
-            raise ValueError(f"{file}: {error.strerror}") from None
+            source = read_regular_file(file, MAX_BYTES)
+        except FileNotFoundError:
+            raise ValueError(f"{file}: No such file or directory") from None
+        except UnreadableFileError as error:
+            raise ValueError(str(error)) from None
     try:
         text = source if isinstance(source, str) else source.decode()
     except UnicodeDecodeError:
@@ -83,12 +88,6 @@ def _request(item: Item) -> dict[str, Any]:
         "language": language or "python",
         "benchmarks": item.benchmarks,
     }
-
-
-def _server_name(problem: object) -> str:
-    """The name of a problem on a server, for a name or a folder here."""
-    path = Path(str(problem))
-    return path.resolve().name if path.is_dir() else path.name
 
 
 def _chunks(

@@ -108,7 +108,7 @@ def wait(client: Client, number: int, on_state: OnState) -> dict[str, Any]:
 
 
 def as_report(answer: dict[str, Any]) -> Report:
-    """A server's answer as a report. Servers keep the seed secret: it becomes `UNTOLD`."""
+    """A server's answer as a report. Servers keep the seed secret: it becomes `HIDDEN_SEED`."""
     from grader.report import HIDDEN_SEED, Report
 
     known = {name: answer[name] for name in Report.model_fields if answer.get(name) is not None}

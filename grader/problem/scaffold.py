@@ -10,7 +10,7 @@ from typing import Any
 from grader.problem.load import Problem
 from grader.problem.prototype import prototypes
 from grader.problem.set_scaffold import set_scaffold
-from grader.problem.spec import Argument, Spec
+from grader.problem.spec import Argument, ProblemError, Spec
 
 LINE_CHARS = 100
 
@@ -93,9 +93,15 @@ class _PlainPyTorch:
 
 def _plain_pytorch(problem: Problem) -> _PlainPyTorch:
     """The problem's `eager`, or else its `reference`."""
-    source = (problem.folder / "reference.py").read_text(encoding="utf-8")
-    statements = {name: node for node in ast.parse(source).body for name in _defines(node)}
+    file = problem.folder / "reference.py"
+    try:
+        source = problem.files["reference.py"].decode("utf-8")
+        statements = {name: node for node in ast.parse(source).body for name in _defines(node)}
+    except (SyntaxError, ValueError) as error:
+        raise ProblemError(f"{file}: not readable as Python ({error})") from None
     name = "eager" if "eager" in statements else "reference"
+    if name not in statements:
+        raise ProblemError(f"{file}: no function named 'reference'")
     needed: set[str] = set()
     pending = [name]
     while pending:

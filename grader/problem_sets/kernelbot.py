@@ -59,10 +59,22 @@ def _solutions(folder: Path) -> dict[str, tuple[bytes, bool]]:
     }
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads dates as the text that they are, since parameters must be values of JSON."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [one for one in found if one[0] != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        task = yaml.safe_load(read_file(path))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        task = yaml.load(read_file(path), _Loader)
+    except RecursionError:
+        raise ProblemError(f"{path}: not readable as YAML (nested too deeply)") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ProblemError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(task, dict):
         raise ProblemError(f"{path}: must be keys and values")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,15 @@ def test_a_wrong_call_writes_nothing(
     assert status == 2
     assert message in err
     assert [path.name for path in problems.iterdir()] == ["there"]
+
+
+def test_a_file_of_another_encoding_is_not_copied(shell: Shell, problems: Path) -> None:
+    shutil.copytree(ROOT / "problems" / "square", problems / "latin")
+    with (problems / "latin" / "reference.py").open("ab") as file:
+        file.write(b"# \xff\n")
+    status, _, err = shell("new-problem", "one", "--like", "latin")
+    assert (status, err) == (2, "grade: problems/latin/reference.py: not UTF-8\n")
+    assert not (problems / "one").exists()
 
 
 def test_nothing_is_left_of_a_folder_that_cannot_be_completed(

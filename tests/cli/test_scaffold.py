@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,23 @@ def test_the_default_name(shell: Shell, problem: Path, tmp_path: Path) -> None:
     assert status == 0
     assert (tmp_path / "double_cuda.cu").exists()
     assert "grade practice double double_cuda.cu" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"def reference(x:\n", "not readable as Python"),
+        (b"# \xff\n", "not readable as Python"),
+        (b"def other(x): ...\n", "no function named 'reference'"),
+    ],
+)
+def test_a_reference_that_cannot_be_read_is_the_authors_error(
+    shell: Shell, tmp_path: Path, content: bytes, why: str
+) -> None:
+    folder = tmp_path / "square"
+    shutil.copytree(ROOT / "problems" / "square", folder)
+    (folder / "reference.py").write_bytes(content)
+    status, out, err = shell("new", folder, "--lang", "torch", "-o", tmp_path / "mine.py")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"grade: {folder}/reference.py: {why}")
+    assert not (tmp_path / "mine.py").exists()

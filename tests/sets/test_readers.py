@@ -67,6 +67,8 @@ def test_what_is_no_problem_is_refused_in_a_line(prefix: str, tmp_path: Path) ->
     ("task", "why"),
     [
         ("lang: [", "task.yml: not readable as YAML"),
+        ("[" * 5000, "task.yml: not readable as YAML (nested too deeply)"),
+        ("lang: \x00", "task.yml: not readable as YAML"),
         ("just words", "task.yml: must be keys and values"),
         ("lang: cu", "task.yml: submissions in cu are not supported, only Python"),
         ("lang: py\nmulti_gpu: true", "task.yml: it needs several GPUs"),
@@ -88,6 +90,13 @@ def test_a_board_that_cannot_be_read_is_refused_in_a_line(
         read_problem("kernelbot", folder)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_date_in_a_board_is_text(tmp_path: Path) -> None:
+    task = made_up.TASK.replace('"seed": ', '"day": 2026-13-45, "seed": ')
+    assert task != made_up.TASK
+    source = read_problem("kernelbot", made_up.kernelbot(tmp_path, task=task))
+    assert source.options["tests"][0]["day"] == "2026-13-45"
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

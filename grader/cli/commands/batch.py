@@ -146,10 +146,13 @@ def _here(
 ) -> Callable[[list[Item]], Iterator[Line]]:
     """A function that grades items on this machine."""
     from grader.automation import Grader
+    from grader.cli.output.terminal import print_warning
 
     found = find_problem(problem, deps, device, sandbox_name)
     chosen = choose_device(deps, device)
-    sandbox, _ = choose_sandbox(deps, sandbox_name)
+    sandbox, note = choose_sandbox(deps, sandbox_name)
+    if note:
+        print_warning(note)
 
     def grade(items: list[Item]) -> Iterator[Line]:
         name: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
@@ -189,7 +192,7 @@ def _items(files: tuple[Path, ...], jsonl: Path | None, tests_only: bool) -> Ite
         return
     try:
         with click.open_file(str(jsonl)) as stream:
-            lines = stream.read().splitlines()
+            lines = stream.read().split("\n")  # JSON may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise click.UsageError(f"--jsonl {jsonl}: {why}") from None

@@ -110,12 +110,16 @@ def _named_by_path(job: LocalJob, file: Path) -> LocalJob:
 def _problem_with_entry(file: Path) -> Problem:
     """The only problem whose entry the file defines. Raises click.UsageError if there is none, or
     several."""
+    from grader.problem import ProblemError
     from grader.submission import Submission
 
     text = Submission.read(file, 1 << 20).source.decode("utf-8", "replace")
     matches = []
     for folder in problem_folders():
-        problem = find_problem(str(folder))
+        try:
+            problem = find_problem(str(folder))
+        except ProblemError:
+            continue  # `grade problems` says what is wrong with it
         entry = re.escape(problem.spec.entry)
         if re.search(rf"(?m)^\s*def {entry}\(|\bvoid {entry}\(", text):
             matches.append(problem)

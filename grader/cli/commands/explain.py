@@ -54,7 +54,7 @@ def _read(name: str) -> Report:
             raise ValueError
     except OSError as error:
         raise click.UsageError(f"{name}: {error.strerror}; name a result or a file") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise click.UsageError(f"{name}: it is no report in JSON") from None
     # A server's answer has no seed and more fields.
     known = {field: value for field, value in found.items() if field in Report.model_fields}

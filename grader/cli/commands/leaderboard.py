@@ -10,11 +10,11 @@ import click
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.options import (
+    board_server_option,
     db_option,
     find_problem,
     json_option,
     refuse_local_options,
-    server_option,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ OTHER_VERSIONS = 10
     metavar="N|DIGEST",
     help="Another version of the problem: its number, or 6 or more characters of its digest.",
 )
-@server_option
+@board_server_option
 @db_option
 @json_option
 @click.pass_obj

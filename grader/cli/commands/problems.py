@@ -10,12 +10,12 @@ import click
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.options import (
+    board_server_option,
     db_option,
     find_problem,
     json_option,
     refuse_local_options,
     result_number,
-    server_option,
 )
 from grader.problem_folders import problem_folders, problem_roots
 
@@ -139,7 +139,7 @@ def _known_values(
 
 @click.command()
 @click.argument("what", metavar="PROBLEM|RESULT")
-@server_option
+@board_server_option
 @db_option
 @json_option
 @click.pass_obj
@@ -161,8 +161,6 @@ def show(deps: Dependencies, what: str, server: str | None, db: str | None, as_j
         with Client.find(server, needs_token=False) as client:
             show_submission(client, number, as_json)
         return
-    if server:
-        refuse_local_options("a submission, such as '#12'", server="server")
     if number is not None:
         _show_result(deps, number, db, as_json)
         return

@@ -9,11 +9,11 @@ import click
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.options import (
+    board_server_option,
     db_option,
     find_problem,
     json_option,
     refuse_local_options,
-    server_option,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many of the newest to list.",
 )
-@server_option
+@board_server_option
 @db_option
 @json_option
 @click.pass_obj

@@ -1,4 +1,4 @@
-"""RecordedBaselines baseline times as tables: compared with a report, or alone."""
+"""Recorded baseline times as tables: compared with a report, or alone."""
 
 from __future__ import annotations
 

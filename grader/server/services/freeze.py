@@ -6,10 +6,9 @@ applied later does not: its new results are later ones, and the old ones still c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlalchemy import ColumnElement, and_, select
 
 from grader.board.store import not_void
 from grader.db.tables import jobs, rejudges, results, submissions, voids
@@ -44,18 +43,6 @@ def counts_at(moment: datetime | None) -> ColumnElement[bool]:
         return not_void()
     void = select(voids).where(voids.c.result_id == results.c.id, ~_is_replaced_since(moment))
     return and_(counted_before(moment), ~void.correlate(results).exists())
-
-
-def is_shown(frozen: Mapping[str, datetime]) -> ColumnElement[bool]:
-    """That a result is of no board that is frozen, or was there before. `frozen` has the moment of
-    each problem whose board is."""
-    return and_(
-        true(),
-        *(
-            or_(results.c.problem != name, counted_before(moment))
-            for name, moment in frozen.items()
-        ),
-    )
 
 
 def _is_replaced_since(moment: datetime) -> ColumnElement[bool]:

@@ -27,6 +27,25 @@ def test_files_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 of 2, " in output.err
 
 
+def test_a_line_of_json_may_hold_other_ends_of_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    todo = tmp_path / "todo.jsonl"
+    line = json.dumps({"key": "a", "source": "x = '\u2028\x85'"}, ensure_ascii=False)
+    todo.write_text(line + "\n")
+    assert main(["batch", "softmax", "--jsonl", str(todo), *OPTIONS]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["key"], found["report"]["verdict"]) == ("a", "compile_error")
+
+
+def test_a_batch_without_docker_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    assert main(["batch", "softmax", str(SUBMISSIONS / BROKEN), "--device", "cpu"]) == 0
+    assert "using the process sandbox, without Docker" in capsys.readouterr().err
+
+
 def test_a_batch_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = (SUBMISSIONS / WRONG).read_text()
     lines = [{"key": key, "source": source, "benchmarks": False} for key in ("a", "b", "c")]

@@ -271,6 +271,13 @@ def test_a_file_for_no_known_problem(
     assert shell("compare", path, kernel, "--problem", "double")[0] == 0
 
 
+def test_a_broken_problem_is_no_candidate(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
+) -> None:
+    (twin(problem, "broken") / "reference.py").unlink()
+    assert shell("compare", kernel, other)[0] == 0
+
+
 def test_a_file_for_several_problems(
     shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
 ) -> None:

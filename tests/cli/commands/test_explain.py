@@ -56,6 +56,7 @@ def test_a_file(
     [
         ("no json", "it is no report in JSON"),
         ("[1]", "it is no report in JSON"),
+        ("[" * 100_000, "it is no report in JSON"),
         ('{"key": "a", "error": "no sandbox"}', "problem: Field required"),
         ('{"report": 1}', "it is no report in JSON"),
     ],
