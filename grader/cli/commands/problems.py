@@ -147,8 +147,8 @@ def show(deps: Dependencies, what: str, server: str | None, db: str | None, as_j
     """Show a problem (statement, arguments, cases, limits) or a recorded result.
 
     A number, such as 12 or '#12', is a result on the board; anything else is a problem. With --json
-    a result is printed as `grade submit` prints it. With --server, a number is a submission there;
-    problems are shown as they are on this machine.
+    a result is printed as `grade submit` prints it. With --server, WHAT is the number of a
+    submission there; problems are those of this machine.
     """
     from grader.cli.output.terminal import print_json
 
@@ -161,6 +161,8 @@ def show(deps: Dependencies, what: str, server: str | None, db: str | None, as_j
         with Client.find(server, needs_token=False) as client:
             show_submission(client, number, as_json)
         return
+    if server:
+        refuse_local_options("a submission, such as '#12'", server="server")
     if number is not None:
         _show_result(deps, number, db, as_json)
         return
