@@ -28,8 +28,6 @@ from grader.wire import fixed_size_memfd, sealed_memfd
 
 LIBRARY_BYTES = 64 << 20
 """Size limit of a library. Memory is allocated only for what is written."""
-LENGTH_BYTES = 8
-"""A library begins with its length (`grader/runner/compiler.py`)."""
 START_S = 120.0
 """How long the sandbox may take to answer its first request, on a busy machine."""
 
@@ -39,7 +37,7 @@ class CompiledLibrary:
     """A compiled `.cu` file."""
 
     content: bytes
-    """What the compiler's sandbox wrote: its length, then the library. As untrusted as the file."""
+    """What the compiler's sandbox wrote, as untrusted as the file."""
     compiler: dict[str, str]
     """Name of the compiler, ``nvcc`` or ``nvrtc`` → its version."""
 
@@ -101,17 +99,14 @@ class CompileJob:
             return CompiledLibrary(*found)
         fd = fixed_size_memfd("library", LIBRARY_BYTES)
         try:
-            compiler = self._run_compiler(fd)
-            nbytes = LENGTH_BYTES + int.from_bytes(os.pread(fd, LENGTH_BYTES, 0), "little")
-            library = CompiledLibrary(os.pread(fd, min(nbytes, LIBRARY_BYTES), 0), compiler)
+            library = self._run_compiler(fd)
         finally:
             os.close(fd)
         if self._kept is not None:
-            self._kept.save_library(library.content, compiler)
+            self._kept.save_library(library.content, library.compiler)
         return library
 
-    def _run_compiler(self, fd: int) -> dict[str, str]:
-        """Have the library written into `fd`. Returns the compiler's name → its version."""
+    def _run_compiler(self, fd: int) -> CompiledLibrary:
         with self._sandbox.start(RunnerLimits.of(self._limits), "none") as runner:
             with self._lock:
                 self._runner = runner
@@ -123,7 +118,7 @@ class CompileJob:
                 runner.stop()
                 self.log = runner.log()
 
-    def _compile(self, session: Session, fd: int) -> dict[str, str]:
+    def _compile(self, session: Session, fd: int) -> CompiledLibrary:
         with blame_sandbox(session):
             version = session.ask("hello", {}, START_S, "starting up").text
         if version == "none":
@@ -148,7 +143,10 @@ class CompileJob:
             self.stages_s["compile"] = time.monotonic() - start
             os.close(source)
         is_nvrtc = re.fullmatch(r"\d{1,3}\.\d{1,3}", reply.text) is not None
-        return {"nvrtc": reply.text} if is_nvrtc else {"nvcc": version}
+        return CompiledLibrary(
+            os.pread(fd, min(reply.calls, LIBRARY_BYTES), 0),
+            {"nvrtc": reply.text} if is_nvrtc else {"nvcc": version},
+        )
 
 
 @contextmanager

@@ -227,6 +227,7 @@ class Grading:
             lend("source", submission.source)
             if library is not None:
                 self.record.environment |= library.compiler
+                request["library_bytes"] = len(library.content)
                 lend("library", library.content)
             needs_triton = self.device == "cuda" and submission.uses_triton
             if needs_triton and (kernels := self._kept_kernels()) is not None:

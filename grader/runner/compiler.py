@@ -3,9 +3,9 @@
 A file that declares its launches goes through NVRTC, and its library is the device code. All others
 go through nvcc.
 
-This module does not import torch, so it starts in a tenth of a second. It writes the library, its
-length first, into memory that the judge lends to this sandbox and then to the runner's. The library
-is as untrusted as the source.
+This module does not import torch, so it starts in a tenth of a second. It writes the library into
+memory that the judge lends, and its reply says the length. The library is as untrusted as the
+source.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from grader.runner.load_submission import read_lent, write_lent
 from grader.runner.prototype_check import checked_prototypes, chosen_prototypes
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
-_LENGTH_BYTES = 8
-
 
 def serve(sock: socket.socket) -> None:
     """Answer requests until the judge hangs up."""
@@ -41,7 +39,8 @@ def serve(sock: socket.socket) -> None:
             return
         sequence = request["sequence"]
         try:
-            reply = Reply(sequence, Status.OK, text=handlers[request["kind"]](request, fds))
+            text, length = handlers[request["kind"]](request, fds)
+            reply = Reply(sequence, Status.OK, text=text, calls=length)
         except LoadError as error:
             reply = Reply(sequence, Status.COMPILE_ERROR, text=str(error))
         except Exception as error:  # noqa: BLE001 - every error is reported to the judge
@@ -56,18 +55,18 @@ def serve(sock: socket.socket) -> None:
         send_reply(sock, reply)
 
 
-def _hello(request: dict[str, Any], fds: list[int]) -> str:
+def _hello(request: dict[str, Any], fds: list[int]) -> tuple[str, int]:
     """The version of nvcc, or ``none``."""
     if shutil.which("nvcc") is None:
-        return "none"
+        return "none", 0
     done = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
     words = done.stdout.split("release ", 1)
-    return words[1].split(",", 1)[0] if len(words) == 2 else "none"
+    return words[1].split(",", 1)[0] if len(words) == 2 else "none", 0
 
 
-def _compile(request: dict[str, Any], fds: list[int]) -> str:
+def _compile(request: dict[str, Any], fds: list[int]) -> tuple[str, int]:
     """Compile the source in the first lent file, and write the library to the second. Returns the
-    version of NVRTC if that compiled it."""
+    version of NVRTC if that compiled it, and the library's length."""
     source = read_lent(fds[0], request["source_bytes"])
     folder = Path(os.environ["GRADE_JIT"])
     target = request["nvcc_target"]
@@ -76,31 +75,24 @@ def _compile(request: dict[str, Any], fds: list[int]) -> str:
     launches = declared_launches(source, prototypes)
     if launches:
         try:
-            write_library(fds[1], nvrtc.device_code(source, target, launches).to_json())
-            return nvrtc.version()
+            code = nvrtc.device_code(source, target, launches).to_json()
+            return nvrtc.version(), _write_library(fds[1], code)
         except nvrtc.Unavailable:
             source += b"\n" + host_functions(launches, prototypes).encode()
             kernels = [launch for own in launches.values() for launch in own]
             prototypes = prototypes | {launch.kernel: launch.prototype for launch in kernels}
     with checked_prototypes(source, folder, target, prototypes):
         library = nvcc.library(source, folder, target, flags)
-    write_library(fds[1], library.read_bytes())
-    return ""
+    return "", _write_library(fds[1], library.read_bytes())
 
 
-def write_library(fd: int, library: bytes) -> None:
-    """Write a library into lent memory. Raises `LoadError` when it does not fit."""
-    length, room = len(library), os.fstat(fd).st_size - _LENGTH_BYTES
+def _write_library(fd: int, library: bytes) -> int:
+    """Write a library into lent memory. Returns its length. Raises `LoadError` when it does not
+    fit."""
+    length, room = len(library), os.fstat(fd).st_size
     if length > room:
         raise LoadError(
             f"the compiled library has {length:,} bytes; no more than {room:,} are taken"
         )
-    write_lent(fd, length.to_bytes(_LENGTH_BYTES, "little") + library)
-
-
-def read_library(fd: int) -> bytes:
-    """Read what `write_library` wrote. Raises `LoadError` when the length is impossible."""
-    length = int.from_bytes(os.pread(fd, _LENGTH_BYTES, 0), "little")
-    if not 0 < length <= os.fstat(fd).st_size - _LENGTH_BYTES:
-        raise LoadError("the compiler handed over no library")
-    return read_lent(fd, length, _LENGTH_BYTES)
+    write_lent(fd, library)
+    return length

@@ -22,7 +22,6 @@ import torch
 
 from grader.arena import Layout, TensorSpec, view, views
 from grader.precision import keep_partial_sums_in_fp32
-from grader.runner.compiler import read_library
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import printed, summary
 from grader.runner.kept_kernels import keep_kernels, restore_kernels
@@ -154,7 +153,7 @@ class Server:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
             self.precompiler.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":
-            write_cuda(folder, source, read_library(fds[1]))
+            write_cuda(folder, source, read_lent(fds[1], request["library_bytes"]))
             self.entry = load_cuda(folder, request, self.device)
             if self.entry.on_default_stream and self.device == "cuda":
                 self._use_default_stream()

@@ -28,7 +28,7 @@ from grader.judge.memory.shared_block import new_arena
 from grader.judge.record import Record
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.verdict import Fault, SubmissionFault
-from grader.problem import ProblemError
+from grader.problem import Problem, ProblemError
 from grader.report import PassedTests, Report, Rule, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
@@ -508,6 +508,17 @@ def test_tests_that_have_passed_are_not_run_again(
         again(replace(submission, source=submission.source + b"#"), passed=passed)
 
 
+def passed_tests(problem: Problem, submission: Submission, seed: int) -> PassedTests:
+    """As of a submission that has passed on a CPU before."""
+    return PassedTests(
+        problem_digest=problem.digest,
+        submission_sha256=submission.sha256,
+        device="cpu",
+        seed=seed,
+        cases=(),
+    )
+
+
 def test_a_submission_that_is_only_timed_is_checked_while_it_is_timed(
     write_problem: WriteProblem, tmp_path: Path
 ) -> None:
@@ -515,13 +526,7 @@ def test_a_submission_that_is_only_timed_is_checked_while_it_is_timed(
     path = tmp_path / "kernel.py"
     path.write_text("def scale(x, total, factor, out):\n    out.zero_()\n")
     submission = Submission.read(path, 10_000)
-    passed = PassedTests(
-        problem_digest=problem.digest,
-        submission_sha256=submission.sha256,
-        device="cpu",
-        seed=1,
-        cases=(),
-    )
+    passed = passed_tests(problem, submission, seed=1)
     report = grade(problem, submission, sandbox=ForkedSandbox(), device="cpu", passed=passed)
     assert report.verdict is Verdict.WRONG_ANSWER
 
@@ -684,13 +689,7 @@ def test_a_second_try_at_timing_has_other_inputs(
 
     problem = write_problem()
     submission = Submission("kernel.py", "python", HONEST.encode())
-    passed = PassedTests(
-        problem_digest=problem.digest,
-        submission_sha256=submission.sha256,
-        device="cpu",
-        seed=7,
-        cases=(),
-    )
+    passed = passed_tests(problem, submission, seed=7)
     monkeypatch.setattr(sys.modules[grade.__module__], "_run", killed)
     again = {"passed": passed} if is_timed else {"seed": 7}
     grade(problem, submission, sandbox=ForkedSandbox(), device="cpu", **again)

@@ -224,23 +224,16 @@ def test_a_new_layout_may_reuse_the_block(judge: Judge) -> None:
     reuse.close()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "handed over no library"),
-        (b"\xff" * 8, "handed over no library"),
-        (b"\5" + bytes(7) + b"hello", "the compiled file does not load"),
-    ],
-)
-def test_a_bad_library_is_a_compile_error(judge: Judge, content: bytes, words: str) -> None:
-    source, library = sealed_memfd("source", b"x"), fixed_size_memfd("library", 4096)
-    os.pwrite(library, content, 0)
+@pytest.mark.parametrize("content", [b"", b"hello", b"{}", b"\x7fELF"])
+def test_a_bad_library_is_a_compile_error(judge: Judge, content: bytes) -> None:
+    source, library = sealed_memfd("source", b"x"), sealed_memfd("library", content)
     request = {"language": "cuda", "source_bytes": 1, "prototypes": {}, "arguments": []}
+    request["library_bytes"] = len(content)
     reply = judge.ask("load", (source, library), **request)
     os.close(source)
     os.close(library)
     assert reply.status is Status.COMPILE_ERROR
-    assert words in reply.text
+    assert "the compiled file does not load" in reply.text
 
 
 def test_outputs_may_be_returned(judge: Judge) -> None:

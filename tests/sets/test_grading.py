@@ -730,6 +730,24 @@ def check_implementation(data, output):
     )
 
 
+def test_a_check_that_loses_the_device_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output is wrong; the next one is judged."""
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, ROW_SUMS))
+    assert problem.imported is not None
+    host = open_host(problem.imported.source, sandbox(), "cpu")
+    before = host._runner
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "_ask_with", lambda *_: ({"right": False, "lost": True}, []))
+        assert host.check(0, [], []) == (False, "")
+    assert before.poll() is not None
+    assert host._runner is not before
+    assert open_host(problem.imported.source, sandbox(), "cpu") is host
+    right = "def custom_kernel(data):\n    return data.sum(dim=1)\n"
+    assert graded(problem, right).verdict == "accepted"
+
+
 @pytest.mark.nvcc
 def test_a_cuda_file_gets_its_library_beside_a_boards_files(tmp_path: Path) -> None:
     problem = imported("kernelbot", made_up.kernelbot(tmp_path))
