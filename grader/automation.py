@@ -456,7 +456,7 @@ def load_submission(problem: Problem, source: AnySource, language: Language | No
     cannot be read."""
     limit = problem.spec.limits.source_bytes
     if isinstance(source, Path):
-        if language is None or language_of(source) in (language, None):
+        if language is None or language_of(source) is language:
             return Submission.read(source, limit, solutions=problem.takes_solutions)
         raise SubmissionError(f"{source}: its extension is not that of {language}")
     # A lone surrogate is no text; it makes a file that is not UTF-8, which does not load.

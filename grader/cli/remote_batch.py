@@ -44,12 +44,13 @@ def grade_remotely(
     somebody cancels it.
     """
     from grader.cli.remote import problem_name
+    from grader.problem import ProblemError
 
     requests: list[tuple[str, dict[str, Any]]] = []
     for item in items:
         try:
             requests.append((problem_name(str(item.problem or problem)), _request(item)))
-        except ValueError as error:
+        except (ValueError, ProblemError, click.UsageError) as error:
             yield {"key": item.key, "error": str(error)}
     for index, (name, chunk) in enumerate(_chunks(requests)):
         if index:

@@ -139,6 +139,22 @@ def test_a_file_that_cannot_be_sent_has_an_error(
     assert "No such file" in found["gone.py"]["error"]
 
 
+def test_an_item_of_a_set_that_cannot_be_read_has_an_error(
+    grade: Grade, world: World, graded: list[str], tmp_path: Path
+) -> None:
+    """Its problem is named, as the server names it, by the user's checkout."""
+    source = "def softmax(x, out): ..."
+    lines = [
+        {"key": "a", "source": source, "problem": f"kernelbot:{tmp_path}/no/board"},
+        {"key": "b", "source": source, "problem": "softmax"},
+    ]
+    result = grade("--jsonl", write_lines(tmp_path / "t", *lines))
+    assert result.status == 3
+    found = lines_of(result)
+    assert f"{tmp_path}/no/board" in found["a"]["error"]
+    assert "report" in found["b"]
+
+
 def test_a_refused_batch(grade: Grade, world: World, tmp_path: Path) -> None:
     result = grade("kernel.py", "--gpu", "H100")
     assert result.status == 2

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from grader.automation import load_submission
 from grader.judge import grade
 from grader.judge.import_problem import import_problem
 from grader.judge.set_code import SetCode
@@ -282,6 +283,7 @@ def test_a_solution_with_several_sources_is_a_submission(
         Submission.read(path, 1 << 20)
     assert loose.takes_solutions
     submission = Submission.read(path, 1 << 20, solutions=True)
+    assert load_submission(loose, path, None) == submission
     report = grade(loose, submission, sandbox=sandbox, device="cpu", benchmarks=False, seed=5)
     assert report.verdict is Verdict.ACCEPTED, report.reason
 
