@@ -40,18 +40,20 @@ AnySource = str | bytes | Path
 """The text of a submission, or the path of its file."""
 
 TESTS_AT_ONCE = 2
-"""Gradings beside each other on one GPU. Four of softmax ran out of the 80 GB of an H100: each has
-a judge and up to ten processes with a context, and the arguments of its cases."""
+"""Gradings that test beside each other on one GPU."""
 MOST_WARM = 8
-"""Sandboxes that a slot of a GPU keeps ready, at most one for each of its share of the cores. One
-takes seconds to import torch and open the device; the tests of a submission take one second."""
+"""Sandboxes that a slot which tests on a GPU keeps ready, at most one for each of its share of the
+cores. One takes seconds to import torch and open the device, the tests of a submission one."""
+WARM_TO_TIME = 2
+"""Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
+memory that its largest case needed, of softmax about 25 GB."""
 TO_TIME = 32
 """Submissions that wait to be timed before tests of others stop."""
 LOOKAHEAD = 128
 """Items that are read before they are needed."""
 TRIES = 2
 """How often a grading that ends without a verdict is begun."""
-POLL_S = 0.2
+POLL_S = 0.04
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class Grader:
     def close(self) -> None:
         """End all processes and sandboxes. Gradings that run have no result."""
         for lane in self._lanes:
-            lane.engine.close(0)
+            lane.close()
         self._lanes = []
         self._folders.close()
         remove_tree(self._kernels)
@@ -353,7 +355,9 @@ class _Lane:
     """One device, and what runs there."""
 
     device: Device
-    engine: LocalEngine
+    testing: LocalEngine
+    timing: LocalEngine
+    """On a CPU the same as `testing`."""
     is_timing: bool = False
     running: dict[int, _Job] = field(default_factory=dict)
 
@@ -363,37 +367,68 @@ class _Lane:
     ) -> _Lane:
         """Start the processes of a device."""
         cores = len(os.sched_getaffinity(0))
-        count = count or (TESTS_AT_ONCE if device == "cuda" else cores)
-        warm = max(1, min(MOST_WARM, cores // count)) if device == "cuda" else 1
-        return cls(device, LocalEngine(count, device, sandbox, gpu=gpu, warm=warm))
+        if device == "cpu":
+            engine = LocalEngine(count or cores, device, sandbox)
+            return cls(device, engine, engine)
+        count = count or TESTS_AT_ONCE
+        warm = max(1, min(MOST_WARM, cores // count))
+        return cls(
+            device,
+            LocalEngine(count, device, sandbox, gpu=gpu, warm=warm),
+            LocalEngine(1, device, sandbox, gpu=gpu, warm=WARM_TO_TIME),
+        )
+
+    @property
+    def engines(self) -> list[LocalEngine]:
+        return [self.testing] if self.timing is self.testing else [self.testing, self.timing]
 
     def ended(self, wait_s: float) -> Iterator[tuple[_Job, TaskOutcome]]:
-        """The jobs whose step has ended; waits for the first."""
-        for outcome in self.engine.poll(wait_s):
-            if (job := self.running.pop(outcome.task_id, None)) is not None:
-                yield job, outcome
+        """The jobs whose step has ended; waits for one."""
+        for engine in self.engines:
+            for outcome in engine.poll(wait_s / len(self.engines)):
+                if (job := self.running.pop(outcome.task_id, None)) is not None:
+                    yield job, outcome
 
     def cancel(self) -> None:
         """End what runs. An outcome that comes nevertheless is of no job."""
         for task_id in self.running:
-            self.engine.cancel(task_id)
+            any(engine.cancel(task_id) for engine in self.engines)
         self.running = {}
 
+    def close(self) -> None:
+        """End all processes and sandboxes."""
+        for engine in self.engines:
+            engine.close(0)
+
     def fill(self, work: _Work) -> None:
-        """Start as many jobs as there are free slots. Of a GPU, all slots test, or all time: those
-        that wait for it alone hold up tests, so they come together."""
-        if not work.to_test or len(work.to_time) >= TO_TIME:
+        """Start as many jobs as there are free slots. A `.cu` file is compiled while others are
+        timed. Other submissions are tested or timed in turn: one that waits for the GPU alone holds
+        up tests, so those to time come together."""
+        if not work.to_test or self._compiles_aside(work) or len(work.to_time) >= TO_TIME:
             self.is_timing = True
         if not work.to_time:
             self.is_timing = False
-        queue = work.to_time if self.is_timing else work.to_test
-        while queue and any(slot.free for slot in self.engine.slots()):
-            task = work.task(queue[0], self.device)
-            try:
-                self.engine.submit(task)
-            except NoFreeSlot:  # its process has just ended
+        while self.is_timing and work.to_time and self._start(self.timing, work.to_time, work):
+            pass
+        while work.to_test and (not self.is_timing or self._compiles_aside(work)):
+            if not self._start(self.testing, work.to_test, work):
                 return
-            self.running[task.id] = queue.popleft()
+
+    def _compiles_aside(self, work: _Work) -> bool:
+        """Whether the next test does not need the GPU yet."""
+        return self.device == "cuda" and work.to_test[0].submission.language == "cuda"
+
+    def _start(self, engine: LocalEngine, queue: deque[_Job], work: _Work) -> bool:
+        """Start the next job; whether there was a slot for it."""
+        if not any(slot.free for slot in engine.slots()):
+            return False
+        task = work.task(queue[0], self.device)
+        try:
+            engine.submit(task)
+        except NoFreeSlot:  # its process has just ended
+            return False
+        self.running[task.id] = queue.popleft()
+        return True
 
 
 def load_problem(

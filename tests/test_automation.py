@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import pytest
 
 import grader
 from grader import automation
-from grader.automation import Item, Result, load_problem
+from grader.automation import Item, Result, load_problem, load_submission
+from grader.fleet.grading_engine import Task, WorkerSlot
+from grader.fleet.loaded_problems import ProblemFolders
 from grader.fleet.local_engine import LocalEngine
+from grader.judge.record import Device
 from grader.problem import ProblemError
-from grader.report import Report, Verdict
+from grader.report import PassedTests, Report, Verdict
 from grader.sandbox.gpu_info import Gpu, GpuDriver
-from grader.submission import SubmissionError
+from grader.submission import Language, SubmissionError
 from tests.sets import made_up
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -236,3 +240,53 @@ def test_the_runner_imports_nothing_for_programs() -> None:
     code = "import sys, grader; print([m for m in sys.modules if m.startswith('grader.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+class Slots:
+    """Stands in for an engine; it runs nothing, and no slot becomes free again."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.names: list[str] = []
+
+    def slots(self) -> list[WorkerSlot]:
+        return [
+            WorkerSlot("", "cuda", "H100", free=n >= len(self.names)) for n in range(self.count)
+        ]
+
+    def submit(self, task: Task) -> None:
+        self.names.append(f"{task.language}, timed" if task.benchmarks else task.language)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "tested", "timed"),
+    [
+        (["python", "python"], ["python", "python"], []),
+        (["cuda", "cuda", "python"], ["cuda", "cuda"], ["cuda, timed"]),
+        (["cuda", "python"], ["cuda"], ["cuda, timed"]),
+        ([], [], ["cuda, timed"]),
+    ],
+    ids=["tests come first", "compiled meanwhile", "not tested meanwhile", "nothing to test"],
+)
+def test_a_cuda_file_is_compiled_while_another_is_timed(
+    tmp_path: Path, waiting: list[Language], tested: list[str], timed: list[str]
+) -> None:
+    problem = load_problem("softmax", "cuda", "process")
+    place: tuple[Device, Literal["process"]] = ("cuda", "process")
+    work = automation._Work(
+        problem, iter(()), itertools.count(1), place, ProblemFolders(), tmp_path
+    )
+
+    def job(language: Language) -> automation._Job:
+        submission = load_submission(problem, "source", language)
+        return automation._Job(Item("key", "source"), problem, submission)
+
+    work.to_test.extend(map(job, waiting))
+    work.to_time.append(job("cuda"))
+    work.to_time[0].passed = PassedTests(
+        problem_digest=problem.digest, submission_sha256="", device="cuda", seed=1, cases=()
+    )
+    testing, timing = Slots(2), Slots(1)
+    lane = automation._Lane("cuda", cast("LocalEngine", testing), cast("LocalEngine", timing))
+    lane.fill(work)
+    assert (testing.names, timing.names) == (tested, timed)

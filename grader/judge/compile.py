@@ -77,6 +77,11 @@ class CompileJob:
         """
         return self._future.result() if self._future else None
 
+    def wait(self) -> None:
+        """Wait until there is a library, or a reason why there is none."""
+        if self._future is not None:
+            self._future.exception()
+
     def begin(self, thread: ThreadPoolExecutor) -> None:
         """Start compiling in `thread`."""
         self._thread = thread

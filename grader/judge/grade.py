@@ -112,6 +112,8 @@ def grade(
     )
     progress(Progress("sandbox_start"))
     with start_compile(problem, submission, sandbox, device, request.kernels) as compilation:
+        if not benchmarks and gpu_is_shared(device):
+            compilation.wait()  # another may be timed meanwhile
         with gpu_lock(device, shared=not benchmarks):
             master, record = _attempts(request, compilation, seed)
             in_company = gpu_is_shared(device)

@@ -30,11 +30,14 @@ def keep_kernels(fd: int) -> int:
 
 
 def restore_kernels(fd: int, nbytes: int) -> None:
-    """Put what `keep_kernels` wrote into Triton's cache. What is broken is left out: the runner
-    then compiles it."""
+    """Put what `keep_kernels` wrote into Triton's cache, beside what is there. What is broken is
+    left out: the runner then compiles it."""
     # A hostile archive may raise anything.
     with suppress(Exception), ZipFile(io.BytesIO(read_lent(fd, nbytes))) as archive:
-        archive.extractall(_cache())  # names that lead outside are changed, links become files
+        for name in archive.namelist():
+            # This process has loaded Triton's own libraries from there: writing to one ends it.
+            if not (_cache() / name).exists():
+                archive.extract(name, _cache())  # an outside name is changed, a link becomes a file
 
 
 def _cache() -> Path:

@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -767,6 +768,44 @@ def test_a_cuda_file_is_compiled_while_its_grading_waits_for_the_gpu(
         assert waiting.is_alive()
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
+
+
+def test_a_check_of_a_cuda_file_leaves_the_gpu_to_others_while_it_is_compiled(
+    write_problem: WriteProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[grade.__module__]
+    asked, compiled = threading.Event(), threading.Event()
+
+    class Compilation:
+        def wait(self) -> None:
+            asked.set()
+            assert compiled.wait(PATIENCE_S)
+
+    @contextlib.contextmanager
+    def compiling(*_: Any) -> Iterator[Any]:
+        yield Compilation()
+
+    def run(*_: Any) -> None:
+        assert lock.gpu_is_shared("cuda")
+        raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "zeros"))
+
+    monkeypatch.setattr(module, "start_compile", compiling)
+    monkeypatch.setattr(module, "_run", run)
+    submission = Submission("kernel.cu", "cuda", b"")
+    with ThreadPoolExecutor(1) as thread:
+        report = thread.submit(
+            grade,
+            write_problem(),
+            submission,
+            sandbox=ProcessSandbox(),
+            device="cuda",
+            benchmarks=False,
+        )
+        assert asked.wait(PATIENCE_S)
+        with lock.gpu_lock("cuda", wait=False) as is_free:
+            assert is_free
+        compiled.set()
+        assert report.result(PATIENCE_S).verdict is Verdict.WRONG_ANSWER
 
 
 def test_matrix_products_keep_partial_sums_in_fp32(judge: Judge) -> None:

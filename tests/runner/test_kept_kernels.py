@@ -60,6 +60,24 @@ def test_the_next_runner_finds_what_was_compiled(
     assert files(later) == kept
 
 
+def test_a_library_that_the_next_runner_has_loaded_is_not_written(
+    cache: Path, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (cache, next_cache(tmp_path, monkeypatch)):
+        (folder / "key").mkdir(parents=True)
+        (folder / "key" / "cuda_utils.so").write_bytes(b"loaded")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    (cache / "key" / "kernel.cubin").write_bytes(b"new")
+    nbytes = keep_kernels(memory)
+    later = next_cache(tmp_path, monkeypatch)
+    loaded = later / "key" / "cuda_utils.so"
+    before = loaded.stat()
+    restore_kernels(memory, nbytes)
+    after = loaded.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert files(later)["key/kernel.cubin"] == b"new"
+
+
 @pytest.mark.parametrize("size", [0, MEMORY_BYTES], ids=["nothing", "too much"])
 def test_without_kernels_the_next_runner_compiles(
     cache: Path, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
