@@ -10,6 +10,7 @@ from pathlib import Path
 
 from grader.problem.imported import SetSource
 from grader.problem.spec import ProblemError
+from grader.problem_folders import problem_folder
 from grader.problem_sets import flashinfer, kernelbench, kernelbot, leetgpu, sol, tensara
 from grader.problem_sets.reading import page_of
 
@@ -28,6 +29,13 @@ def split_prefix(text: str) -> tuple[str, Path] | None:
     """``kernelbot:PATH`` as the set's prefix and the path; None for any other text."""
     prefix, colon, path = text.partition(":")
     return (prefix, Path(path).expanduser()) if colon and prefix in SETS else None
+
+
+def problem_argument(name: str) -> str:
+    """What finds the problem of a report: its name, or ``kernelbot:PATH`` for one of another set
+    that has no folder here."""
+    prefix = name.partition("_")[0]
+    return f"{prefix}:PATH" if prefix in SETS and problem_folder(name) is None else name
 
 
 def read_problem(prefix: str, path: Path) -> SetSource:

@@ -93,6 +93,14 @@ class TraceTensor(_Model):
     description: str | None = None
 
 
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"character {error.start} is half of a pair, and no text") from None
+    return text
+
+
 class Definition(_Model):
     """The content of a definition's file."""
 
@@ -101,7 +109,7 @@ class Definition(_Model):
     axes: dict[Name, Annotated[ConstAxis | VarAxis | ExprAxis, Field(discriminator="type")]]
     inputs: Annotated[dict[Name, TraceTensor], Field(min_length=1)]
     outputs: Annotated[dict[Name, TraceTensor], Field(min_length=1)]
-    reference: str = ""
+    reference: Annotated[str, AfterValidator(_encodable)] = ""
     custom_inputs_entrypoint: str | None = None
 
     @model_validator(mode="after")

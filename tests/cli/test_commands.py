@@ -614,6 +614,19 @@ def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> Non
     assert "the board holds the source of result 1" in err
 
 
+def test_a_replay_has_the_cases_of_the_report(
+    shell: Shell, problem: Path, kernel: Path, tmp_path: Path
+) -> None:
+    case = {"name": "one", "kind": "test", "params": {}, "status": "passed"}
+    shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False, "cases": [case]}
+    status, out, _ = shell("practice", problem, kernel, "--case", "one", "--json")
+    assert status == 0
+    report = tmp_path / "report.json"
+    report.write_text(out)
+    assert shell("replay", report, "--file", kernel)[0] == 0
+    assert shell.judge.problems[-1].selected == {"one"}
+
+
 def test_replay_without_the_source(
     shell: Shell, problem: Path, kernel: Path, tmp_path: Path
 ) -> None:

@@ -308,6 +308,12 @@ def test_problems_are_found_and_named(tmp_path: Path) -> None:
     assert read_problem("sol", folder).name == "sol_l1_problem"
 
 
+def test_a_reference_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = write_fib(tmp_path, norm() | {"reference": "x = 1 \ud800"}, [workload()])
+    with pytest.raises(ProblemError, match=r"reference: character 6 is half of a pair"):
+        read_problem("fib", path)
+
+
 def changed(data: Data, path: str, value: Any) -> Data:
     """A deep copy with one key changed, or removed for None."""
     copy = json.loads(json.dumps(data))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from grader.cli.options import (
     result_number,
     sandbox_option,
 )
-from grader.problem_folders import problem_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,6 +81,8 @@ def replay(
     if missing:
         raise click.UsageError(f"result {result} needs a GPU (it was made on {old.gpu}): {missing}")
     sandbox, note = choose_sandbox(deps, sandbox_name)
+    # `grade check` has no benchmarks, and `--case` selects.
+    problem = replace(problem, selected=frozenset(case.name for case in old.cases) or None)
     job = LocalJob(problem, submission, old.device, sandbox, note)
     new = run(deps, job, show=True, seed=old.seed)
     status = print_report(new, as_json=False)
@@ -98,12 +100,12 @@ def replay(
 
 def _problem(deps: Dependencies, text: str | None, old: Report, sandbox_name: str) -> Problem:
     """The problem of an old report. Raises click.UsageError if it is not found."""
-    from grader.problem_sets import SETS
+    from grader.problem_sets import problem_argument
 
-    prefix = old.problem.partition("_")[0]
-    if text is None and prefix in SETS and problem_folder(old.problem) is None:
+    argument = problem_argument(old.problem)
+    if text is None and argument != old.problem:
         raise click.UsageError(
-            f"{old.problem} is a problem of another set; say where it is: --problem {prefix}:PATH"
+            f"{old.problem} is a problem of another set; say where it is: --problem {argument}"
         )
     return find_problem(text or old.problem, deps, old.device, sandbox_name)
 

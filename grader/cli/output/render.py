@@ -14,6 +14,7 @@ from rich.text import Text
 from grader import format
 from grader.cli.output.terminal import safe_text
 from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
+from grader.problem_sets import problem_argument
 from grader.report import HIDDEN_SEED, LOG_BYTES, CaseResult, Mismatch, Report, Verdict, provenance
 
 LOG_ROWS = 12
@@ -343,7 +344,8 @@ def _failure(case: CaseResult, report: Report, width: int) -> Panel:
     for label, value in _mismatch(case.mismatch, width) if case.mismatch else ():
         facts.add_row(label, value)
     if report.seed != HIDDEN_SEED:
-        again = f"grade practice {report.problem} FILE --case {case.name} --seed {report.seed}"
+        problem = problem_argument(report.problem)
+        again = f"grade practice {problem} FILE --case {case.name} --seed {report.seed}"
         if report.id is not None:
             again = f"grade replay {report.id}"
         facts.add_row("run again", safe_text(again))

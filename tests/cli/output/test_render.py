@@ -92,6 +92,13 @@ def test_every_wrong_output_and_the_format_are_shown(make_report: MakeReport) ->
     assert "grade practice double FILE --case prime --seed 4711" in text
 
 
+def test_a_problem_of_another_set_is_run_again_by_its_path(make_report: MakeReport) -> None:
+    report = make_report(
+        verdict="wrong_answer", cases=[failing()], seed=1, problem="kernelbot_sort_py", id=None
+    )
+    assert "grade practice kernelbot:PATH FILE --case prime --seed 1" in shown(report)
+
+
 def test_the_first_failure_is_the_one_shown(make_report: MakeReport) -> None:
     cases = [failing(name="a"), failing(name="b"), failing(name="c", status="not_run")]
     text = shown(make_report(verdict="wrong_answer", cases=cases))
