@@ -17,6 +17,7 @@ import pytest
 
 from grader.report import CaseResult, Report
 from grader.sandbox.gpu_info import cuda_missing
+from tests.chromium import CHROMIUM
 
 hypothesis.settings.register_profile("grade", deadline=None)  # a slow machine is not a failure
 hypothesis.settings.load_profile("grade")
@@ -56,8 +57,8 @@ def _missing(marker: str) -> str | None:
         and not Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists()
     ):
         return "no headers of this Python; apt-get install python3-dev"
-    if marker == "chromium" and not (shutil.which("chromium") or shutil.which("chromium-browser")):
-        return "no Chromium on PATH; apt-get install chromium"
+    if marker == "chromium" and CHROMIUM is None:
+        return "no Chromium on PATH; apt-get install chromium-headless-shell"
     if marker == "axe" and not (AXE / "node_modules/axe-core/axe.min.js").exists():
         return "no axe-core; npm ci --prefix tests/server/axe"
     if marker in PACKAGES and find_spec(PACKAGES[marker]) is None:

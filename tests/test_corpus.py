@@ -144,7 +144,16 @@ REACHING = frozenset(
 )
 """Other files of `FULL` that try what the sandbox or the kernel prevents, and one of each verdict
 that is reached without ending."""
-COMPILED_CASES = frozenset(["primes", "half", "brain", "practice"])
+TALKING = frozenset(
+    f"{name}.py"
+    for name in (
+        *("hostile_exception", "hostile_malformed_reply"),
+        *("hostile_pretends_compile_error", "hostile_text", "hostile_two_replies"),
+        *("hostile_unknown_status", "infinite_loop", "raises"),
+    )
+)
+"""Those of `FULL` that end by their replies, or by the lack of one."""
+COMPILED_CASES = frozenset(["half", "brain", "practice"])
 """Of `FULL`."""
 
 DEVICE: Device = "cpu" if cuda_missing() else "cuda"
@@ -205,8 +214,8 @@ def _cases(problem: Problem, example: Example) -> Problem:
 def _may_fork(problem: Problem, example: Example) -> bool:
     """Whether its process may be forked: only its outputs, times and messages decide. Files that
     reach for what is beside the runner, or that end it, get the sandbox that users have."""
-    reaches = example.expected in ENDED or example.path.name in REACHING
-    return problem.name != FULL or not reaches
+    ends = example.expected in ENDED and example.path.name not in TALKING
+    return problem.name != FULL or not (ends or example.path.name in REACHING)
 
 
 def test_exact_count() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from scripts import demo_server
 from scripts.demo import reports
 from scripts.demo.attempts import DAYS, GPUS, MARK, USERS
 from scripts.demo.fill import NOTE, fill
+from tests.chromium import CHROMIUM
 from tests.problem.conftest import MakeFolder
 from tests.problem.conftest import make_folder as make_folder
 from tests.server.conftest import PROBLEMS, Server
@@ -200,9 +200,8 @@ def test_numbers_of_submissions_grow_with_their_dates(demo: Demo) -> None:
 
 @pytest.mark.chromium
 def test_labels_of_charts_stay_inside_on_a_phone(demo: Demo) -> None:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 390, "height": 900})
         for name in NAMES:
             for gpu in GPUS:
