@@ -392,7 +392,8 @@ class _Lane:
     def cancel(self) -> None:
         """End what runs. An outcome that comes nevertheless is of no job."""
         for task_id in self.running:
-            any(engine.cancel(task_id) for engine in self.engines)
+            for engine in self.engines:
+                engine.cancel(task_id)
         self.running = {}
 
     def close(self) -> None:

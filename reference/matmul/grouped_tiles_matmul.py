@@ -1,8 +1,8 @@
 """Matmul in Triton: 128x256 tiles on two warpgroups, whose sums fill the registers, and four stages
-of shared memory of 48 KB each, filled by TMA. Operands whose rows are not aligned to its 16 bytes
-are copied to rows that are: loads by element took four times as long. Tiles run in groups of rows,
-so that those in flight share `a` and `b` in the L2 cache. Where tiles are few, k is split among
-programs, whose partial sums are added in a fixed order.
+of shared memory of 48 KB each, filled by TMA. Where rows are not aligned to its 16 bytes, tiles are
+128x128 and loaded by element. Tiles run in groups of rows, so that those in flight share `a` and
+`b` in the L2 cache. Where tiles are few, k is split among programs, whose partial sums are added in
+a fixed order.
 """
 
 import torch
@@ -79,7 +79,7 @@ def _add_up(parts, out, elements, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, total.to(out.dtype.element_ty), mask=at < elements)
 
 
-def _tile(M, N, is_cpu):
+def _tile(M, N, is_cpu, by_tma):
     """Rows and columns of a tile, depth of a step, warps, and stages."""
     if is_cpu:  # the interpreter pays per program
         return max(16, triton.next_power_of_2(M)), max(16, triton.next_power_of_2(N)), 64, 4, 1
@@ -87,31 +87,25 @@ def _tile(M, N, is_cpu):
         return max(16, triton.next_power_of_2(M)), 128, 64, 4, 4
     if N <= 64:
         return 128, max(16, triton.next_power_of_2(N)), 64, 8, 4
-    if triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2:
+    # Without TMA the elements on their way take registers too, and 128x256 would spill.
+    if by_tma and triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2:
         return 128, 256, 64, 8, 4
     return 128, 128, 64, 8, 4
-
-
-def _descriptor(x, block):
-    """For loads of tiles by TMA; they need rows that begin at multiples of 16 bytes."""
-    rows, columns = x.shape
-    if columns % 8:
-        x = x.new_empty((rows, triton.cdiv(columns, 8) * 8))[:, :columns].copy_(x)
-    return TensorDescriptor(x, [rows, columns], [x.stride(0), 1], block)
 
 
 def matmul(a, b, out):
     (M, K), N = a.shape, b.shape[1]
     is_cpu = a.device.type == "cpu"
-    block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu)
+    by_tma = not is_cpu and K % 8 == 0 and N % 8 == 0
+    block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu, by_tma)
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
     # On a CPU two splits of deep sums, to try them out.
     splits = 1 + (K > 256) if is_cpu else min(max(SMS // tiles, 1), MOST_SPLITS)
     k_each = triton.cdiv(triton.cdiv(K, splits), block_k) * block_k
     splits = triton.cdiv(K, k_each)
-    if not is_cpu:
-        a = _descriptor(a, [block_m, block_k])
-        b = _descriptor(b, [block_k, block_n])
+    if by_tma:
+        a = TensorDescriptor(a, [M, K], [K, 1], [block_m, block_k])
+        b = TensorDescriptor(b, [K, N], [N, 1], [block_k, block_n])
     target = out
     if splits > 1:
         target = torch.empty((splits, M, N), dtype=torch.float32, device=out.device)
@@ -127,7 +121,7 @@ def matmul(a, b, out):
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         GROUP=GROUP_ROWS,
-        BY_TMA=not is_cpu,
+        BY_TMA=by_tma,
         OPERAND=tl.float32 if is_cpu else OPERANDS[out.dtype],
         num_warps=warps,
         num_stages=stages,

@@ -81,7 +81,7 @@ def replay(
     if missing:
         raise click.UsageError(f"result {result} needs a GPU (it was made on {old.gpu}): {missing}")
     sandbox, note = choose_sandbox(deps, sandbox_name)
-    # `grade check` has no benchmarks, and `--case` selects.
+    # `grader.check` has no benchmarks, and `--case` selects.
     problem = replace(problem, selected=frozenset(case.name for case in old.cases) or None)
     job = LocalJob(problem, submission, old.device, sandbox, note)
     new = run(deps, job, show=True, seed=old.seed)
