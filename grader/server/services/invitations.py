@@ -6,7 +6,6 @@ look-up says nothing about the codes that exist.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +19,7 @@ from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.accounts import User, create_user
 from grader.server.services.audit import record_action
 from grader.server.services.groups import find_group, join
-from grader.server.services.tokens import add_session, add_token, digest
+from grader.server.services.tokens import add_session, add_token, digest, new_code
 
 MAX_USES = 100_000
 
@@ -56,7 +55,7 @@ class Invitations:
         Raises `NotFound` for a group that does not exist, and `Invalid` for a number of uses or a
         moment that cannot be.
         """
-        now, code = self._now(), secrets.token_urlsafe(16)
+        now, code = self._now(), new_code()
         if not 0 < uses <= MAX_USES:
             raise Invalid(f"uses: choose 1 to {MAX_USES:,}")
         if until is not None and until <= now:

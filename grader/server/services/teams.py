@@ -8,7 +8,6 @@ A code to join a team is 128 random bits, shown once and used once. Only its SHA
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,7 +28,7 @@ from grader.server.services.accounts import (
     validate_name,
 )
 from grader.server.services.audit import record_action
-from grader.server.services.tokens import digest
+from grader.server.services.tokens import digest, new_code
 
 CODE_LIFETIME = timedelta(days=7)
 
@@ -104,7 +103,7 @@ class Teams:
         Raises `NotFound`, and `Conflict` for a user who is not a member, and for a team that has
         `MAX_CODES`.
         """
-        now, code = self._now(), secrets.token_urlsafe(16)
+        now, code = self._now(), new_code()
         until = now + CODE_LIFETIME
         with transaction(self._engine, "admin") as connection:
             team = _find_team(connection, name)

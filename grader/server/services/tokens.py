@@ -34,8 +34,14 @@ class Token:
     revoked_at: datetime | None
 
 
+def new_code() -> str:
+    """A code to hand to others, of 128 random bits. It is typed as an argument of a command, so it
+    has no hyphen, which would begin an option."""
+    return secrets.token_hex(16)
+
+
 def digest(secret: str) -> str:
-    """What is stored of a secret of 256 random bits."""
+    """What is stored of a secret of 128 random bits or more."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
@@ -215,6 +216,7 @@ def test_a_code_brings_one_user_into_the_team(contest: Contest) -> None:
     teams, ada = contest.services.teams, contest.user("ada")
     contest.team("tile", "ada")
     code, until = teams.invite("TILE", ada)
+    assert re.fullmatch("[0-9a-f]{32}", code), "a hyphen would begin an option of a command"
     assert until == contest.clock() + CODE_LIFETIME
     assert teams.join(code, contest.user("bob")).members == ["ada", "bob"]
     with pytest.raises(Invalid, match="not valid"):
