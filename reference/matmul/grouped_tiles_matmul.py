@@ -1,8 +1,9 @@
-"""Matmul in Triton: 128x256 tiles on two warpgroups, whose sums fill the registers, and four stages
-of shared memory of 48 KB each, filled by TMA. Where rows are not aligned to its 16 bytes, tiles are
-128x128 and loaded by element. Tiles run in groups of rows, so that those in flight share `a` and
-`b` in the L2 cache. Where tiles are few, k is split among programs, whose partial sums are added in
-a fixed order.
+"""Matmul in Triton: each SM takes one tile of 128x256 after another on two warpgroups, whose sums
+fill the registers. Tiles of operands arrive by TMA in four stages of 48 KB of shared memory, and
+results leave by it while the next tile is begun. Tiles run in groups of rows, so that those in
+flight share `a` and `b` in the L2 cache. Operands whose rows are not aligned as TMA needs it are
+copied to rows that are: loads by element took four times as long. Where tiles are few they are
+smaller, and k is split among programs, whose partial sums are added in a fixed order.
 """
 
 import torch
@@ -14,6 +15,10 @@ SMS = 132
 GROUP_ROWS = 8
 """Rows of tiles in a group: 132 tiles in flight then read about 8 + 17 tiles of operands a step."""
 MOST_SPLITS = 16
+ALIGNED = 8
+"""Elements of 16 bytes, at which rows must begin."""
+LINE = 64
+"""Elements of a cache line. Copied rows begin at one: at any 16 bytes all took 12 % longer."""
 OPERANDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 """Of the tensor cores. Triton's interpreter knows no products of bf16, and gets fp32."""
 
@@ -22,6 +27,7 @@ OPERANDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 def _matmul(
     a,
     b,
+    out_box,
     out,
     M,
     N,
@@ -35,39 +41,37 @@ def _matmul(
     OPERAND: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
-    first_row = tile // (GROUP * tiles_n) * GROUP
-    group_rows = min(tiles_m - first_row, GROUP)
-    in_group = tile % (GROUP * tiles_n)
-    top = (first_row + in_group % group_rows) * BLOCK_M
-    left = in_group // group_rows * BLOCK_N
-    row, col = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
-
     split = tl.program_id(1)
     first, last = split * k_each, min((split + 1) * k_each, K)
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    if BY_TMA:  # what is outside is 0
-        for start in range(first, last, BLOCK_K):
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=BY_TMA):
+        first_row = tile // (GROUP * tiles_n) * GROUP
+        group_rows = min(tiles_m - first_row, GROUP)
+        in_group = tile % (GROUP * tiles_n)
+        top = (first_row + in_group % group_rows) * BLOCK_M
+        left = in_group // group_rows * BLOCK_N
+        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for start in range(first, last, BLOCK_K):  # what is outside is 0
             a_tile, b_tile = a.load([top, start]), b.load([start, left])
             total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
-    else:
-        # Offsets within a tile fit 32 bits: they take half the registers of pointers.
-        k = tl.arange(0, BLOCK_K)
-        a += top.to(tl.int64) * K + first
-        b += first.to(tl.int64) * N + left
-        a_at = tl.arange(0, BLOCK_M)[:, None] * K + k[None, :]
-        b_at = k[:, None] * N + tl.arange(0, BLOCK_N)[None, :]
-        for start in range(first, last, BLOCK_K):
-            in_k = k < last - start
-            a_tile = tl.load(a + a_at, mask=(row < M)[:, None] & in_k[None, :], other=0.0)
-            b_tile = tl.load(b + b_at, mask=in_k[:, None] & (col < N)[None, :], other=0.0)
-            total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
-            a += BLOCK_K
-            b += BLOCK_K * N
+        if BY_TMA:  # by halves, which need half of the shared memory
+            halves = tl.permute(tl.reshape(total, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left_half, right_half = tl.split(halves)
+            out_box.store([top, left], left_half.to(out_box.dtype))
+            out_box.store([top, left + BLOCK_N // 2], right_half.to(out_box.dtype))
+        else:
+            row, col = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
+            at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
+            inside = (row[:, None] < M) & (col[None, :] < N)
+            tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
-    at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
-    inside = (row[:, None] < M) & (col[None, :] < N)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+@triton.jit
+def _copy_rows(x, to, cols, pitch, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    for start in range(0, cols, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        value = tl.load(x + row * cols + at, mask=at < cols)
+        tl.store(to + row * pitch + at, value, mask=at < cols)
 
 
 @triton.jit
@@ -79,7 +83,7 @@ def _add_up(parts, out, elements, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, total.to(out.dtype.element_ty), mask=at < elements)
 
 
-def _tile(M, N, is_cpu, by_tma):
+def _tile(M, N, is_cpu):
     """Rows and columns of a tile, depth of a step, warps, and stages."""
     if is_cpu:  # the interpreter pays per program
         return max(16, triton.next_power_of_2(M)), max(16, triton.next_power_of_2(N)), 64, 4, 1
@@ -87,31 +91,39 @@ def _tile(M, N, is_cpu, by_tma):
         return max(16, triton.next_power_of_2(M)), 128, 64, 4, 4
     if N <= 64:
         return 128, max(16, triton.next_power_of_2(N)), 64, 8, 4
-    # Without TMA the elements on their way take registers too, and 128x256 would spill.
-    if by_tma and triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2:
+    if triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2:
         return 128, 256, 64, 8, 4
-    return 128, 128, 64, 8, 4
+    return 64, 128, 64, 4, 6
+
+
+def _boxes(x, block):
+    """A matrix of which TMA moves blocks: itself, or a copy of it with aligned rows."""
+    rows, cols = x.shape
+    if cols % ALIGNED:
+        aligned = x.new_empty((rows, triton.cdiv(cols, LINE) * LINE))
+        pitch = aligned.stride(0)
+        _copy_rows[(rows,)](x, aligned, cols, pitch, BLOCK=4096, num_warps=8)
+        x = aligned[:, :cols]
+    return TensorDescriptor(x, [rows, cols], [x.stride(0), 1], block)
 
 
 def matmul(a, b, out):
     (M, K), N = a.shape, b.shape[1]
     is_cpu = a.device.type == "cpu"
-    by_tma = not is_cpu and K % 8 == 0 and N % 8 == 0
-    block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu, by_tma)
+    block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu)
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
     # On a CPU two splits of deep sums, to try them out.
     splits = 1 + (K > 256) if is_cpu else min(max(SMS // tiles, 1), MOST_SPLITS)
     k_each = triton.cdiv(triton.cdiv(K, splits), block_k) * block_k
     splits = triton.cdiv(K, k_each)
-    if by_tma:
-        a = TensorDescriptor(a, [M, K], [K, 1], [block_m, block_k])
-        b = TensorDescriptor(b, [K, N], [N, 1], [block_k, block_n])
+    by_tma = block_n == 256 and splits == 1 and N % ALIGNED == 0
     target = out
     if splits > 1:
         target = torch.empty((splits, M, N), dtype=torch.float32, device=out.device)
-    _matmul[(tiles, splits)](
-        a,
-        b,
+    _matmul[(min(tiles, SMS) if by_tma else tiles, splits)](
+        _boxes(a, [block_m, block_k]),
+        _boxes(b, [block_k, block_n]),
+        _boxes(out, [block_m, block_n // 2]) if by_tma else None,
         target,
         M,
         N,
@@ -127,5 +139,5 @@ def matmul(a, b, out):
         num_stages=stages,
     )
     if splits > 1:
-        grid = (triton.cdiv(M * N, 1024),)
-        _add_up[grid](target, out, M * N, SPLITS=splits, BLOCK=1024)
+        grid = (triton.cdiv(M * N, 128),)
+        _add_up[grid](target, out, M * N, SPLITS=splits, BLOCK=128, num_warps=1)

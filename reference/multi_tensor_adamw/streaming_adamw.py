@@ -1,7 +1,8 @@
 """AdamW in Triton: one launch for all tensors, whose addresses are in a table.
 
 The table depends only on addresses and lengths. It is built once per set of tensors and kept. A
-single tensor needs none, and is updated in smaller blocks, of which more are in flight.
+single tensor needs none, and a thread updates one element of it: of all block sizes, those with
+fewer bytes a thread were the fastest on an H100.
 """
 
 from itertools import accumulate, chain
@@ -13,7 +14,7 @@ import triton.language as tl
 CHUNK = 4096
 WARPS = 8
 POLICY = ""
-BLOCK = 1024
+BLOCK = 128
 BLOCK_WARPS = 4
 TABLES_BYTES = 32 << 20
 

@@ -3,13 +3,15 @@ and stays in registers between its sum and the result; the weight stays in the L
 registers a thread let other rows be on their way while one is summed up.
 """
 
+from math import log2
+
 import triton
 import triton.language as tl
 
 TILE = 1024
 """Elements of a program where rows are shorter."""
 BYTES_A_THREAD = 32
-"""Four loads. With 64 registers a thread, an SM has 32 warps, and up to 64 KB on their way."""
+"""About: four loads. With 64 registers a thread, an SM has 32 warps, and 64 KB on their way."""
 
 
 @triton.jit
@@ -31,7 +33,7 @@ def rms_norm(x, weight, out, eps):
     # The interpreter pays per program, not per element.
     is_cpu = x.device.type == "cpu"
     height = triton.next_power_of_2(rows) if is_cpu else max(TILE // width, 1)
-    threads = height * width * x.element_size() // BYTES_A_THREAD
+    warps = height * cols * x.element_size() / BYTES_A_THREAD / 32
     _rms_norm[(triton.cdiv(rows, height),)](
         x,
         weight,
@@ -41,5 +43,5 @@ def rms_norm(x, weight, out, eps):
         cols,
         ROWS=height,
         COLS=width,
-        num_warps=min(max(threads // 32, 1), 32),
+        num_warps=2 ** min(max(round(log2(warps)), 0), 5),
     )
