@@ -147,7 +147,7 @@ def test_admins_manage_groups_and_invitations(course: Site) -> None:
     root.done("/admin/groups/second/remove", user="bob")
     shown = root.post("/admin/invitations", group="course", uses="2", until="2031-01-01T10:00")
     check(shown.text)
-    code = re.findall(rf"{world.url}/join/([\w-]{{22}})", shown.text)[0]
+    code = re.findall(rf"{world.url}/join/([0-9a-f]{{32}})", shown.text)[0]
     assert world.services.invitations.find(code).uses == 2
     listed = root.html("/admin/groups")
     assert "0 of 2" in listed
