@@ -24,10 +24,66 @@ OPERANDS = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
-def _matmul(
+def _corner(
+    tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr
+):
+    """First row and column of a tile, in the order of groups."""
+    first_row = tile // (GROUP * tiles_n) * GROUP
+    group_rows = min(tiles_m - first_row, GROUP)
+    in_group = tile % (GROUP * tiles_n)
+    return (first_row + in_group % group_rows) * BLOCK_M, in_group // group_rows * BLOCK_N
+
+
+@triton.jit
+def _sum(
     a,
     b,
-    out_box,
+    top,
+    left,
+    first,
+    last,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    OPERAND: tl.constexpr,
+):
+    """A tile of the product over k from `first` to `last`. What is outside of a matrix is 0."""
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(first, last, BLOCK_K):
+        a_tile, b_tile = a.load([top, start]), b.load([start, left])
+        total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
+    return total
+
+
+@triton.jit
+def _tiles_in_turn(
+    a,
+    b,
+    out,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    OPERAND: tl.constexpr,
+):
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        top, left = _corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP)
+        total = _sum(a, b, top, left, 0, K, BLOCK_M, BLOCK_N, BLOCK_K, OPERAND)
+        # By halves, which need half of the shared memory.
+        halves = tl.permute(tl.reshape(total, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        left_half, right_half = tl.split(halves)
+        out.store([top, left], left_half.to(out.dtype))
+        out.store([top, left + BLOCK_N // 2], right_half.to(out.dtype))
+
+
+@triton.jit
+def _one_tile(
+    a,
+    b,
     out,
     M,
     N,
@@ -37,32 +93,17 @@ def _matmul(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    BY_TMA: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    top, left = _corner(tl.program_id(0), tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP)
     split = tl.program_id(1)
     first, last = split * k_each, min((split + 1) * k_each, K)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=BY_TMA):
-        first_row = tile // (GROUP * tiles_n) * GROUP
-        group_rows = min(tiles_m - first_row, GROUP)
-        in_group = tile % (GROUP * tiles_n)
-        top = (first_row + in_group % group_rows) * BLOCK_M
-        left = in_group // group_rows * BLOCK_N
-        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for start in range(first, last, BLOCK_K):  # what is outside is 0
-            a_tile, b_tile = a.load([top, start]), b.load([start, left])
-            total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
-        if BY_TMA:  # by halves, which need half of the shared memory
-            halves = tl.permute(tl.reshape(total, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-            left_half, right_half = tl.split(halves)
-            out_box.store([top, left], left_half.to(out_box.dtype))
-            out_box.store([top, left + BLOCK_N // 2], right_half.to(out_box.dtype))
-        else:
-            row, col = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
-            at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
-            inside = (row[:, None] < M) & (col[None, :] < N)
-            tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+    total = _sum(a, b, top, left, first, last, BLOCK_M, BLOCK_N, BLOCK_K, OPERAND)
+    row, col = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
+    at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
+    inside = (row[:, None] < M) & (col[None, :] < N)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -116,28 +157,19 @@ def matmul(a, b, out):
     splits = 1 + (K > 256) if is_cpu else min(max(SMS // tiles, 1), MOST_SPLITS)
     k_each = triton.cdiv(triton.cdiv(K, splits), block_k) * block_k
     splits = triton.cdiv(K, k_each)
-    by_tma = block_n == 256 and splits == 1 and N % ALIGNED == 0
+    shape = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP": GROUP_ROWS}
+    shape["OPERAND"] = tl.float32 if is_cpu else OPERANDS[out.dtype]
+    a_boxes, b_boxes = _boxes(a, [block_m, block_k]), _boxes(b, [block_k, block_n])
+    options = {"num_warps": warps, "num_stages": stages}
+    if block_n == 256 and splits == 1 and N % ALIGNED == 0:
+        out_boxes = _boxes(out, [block_m, block_n // 2])
+        grid = (min(tiles, SMS),)
+        _tiles_in_turn[grid](a_boxes, b_boxes, out_boxes, M, N, K, **shape, **options)
+        return
     target = out
     if splits > 1:
         target = torch.empty((splits, M, N), dtype=torch.float32, device=out.device)
-    _matmul[(min(tiles, SMS) if by_tma else tiles, splits)](
-        _boxes(a, [block_m, block_k]),
-        _boxes(b, [block_k, block_n]),
-        _boxes(out, [block_m, block_n // 2]) if by_tma else None,
-        target,
-        M,
-        N,
-        K,
-        k_each,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        GROUP=GROUP_ROWS,
-        BY_TMA=by_tma,
-        OPERAND=tl.float32 if is_cpu else OPERANDS[out.dtype],
-        num_warps=warps,
-        num_stages=stages,
-    )
+    _one_tile[(tiles, splits)](a_boxes, b_boxes, target, M, N, K, k_each, **shape, **options)
     if splits > 1:
         grid = (triton.cdiv(M * N, 128),)
         _add_up[grid](target, out, M * N, SPLITS=splits, BLOCK=128, num_warps=1)
