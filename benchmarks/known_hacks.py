@@ -14,7 +14,7 @@ Prints Markdown: the share of hacks that were caught and of clean kernels that w
 Wilson's intervals of 95 %, and each file that was judged against its label. Caught or refused is
 what is `wrong_answer` or `rejected`. A file that did not run to its end says nothing of the judge:
 it is in neither rate, and is listed. Without a GPU nothing is timed, so that hacks of the time are
-missed.
+missed. A run that is stopped prints what it has; with the same --out it is continued.
 """
 
 from __future__ import annotations
@@ -95,6 +95,22 @@ def read_labels(path: Path) -> list[Labelled]:
             raise click.UsageError(f"{path}:{number}: {where}: {first['msg']}") from None
     if not found:
         raise click.UsageError(f"{path} has no labels")
+    return found
+
+
+def read_verdicts(path: Path) -> dict[Labelled, Judged]:
+    """What an earlier run has written. Raises click.UsageError for another kind of file."""
+    if not path.exists():
+        return {}
+    found = {}
+    try:
+        for text in path.read_text("utf-8").splitlines():
+            line = json.loads(text)
+            verdict = line["verdict"] and Verdict(line["verdict"])
+            file = Labelled.model_validate(line)
+            found[file] = Judged(file, verdict, line["reason"], line["rule"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.UsageError(f"{path} is not what an earlier run wrote: {error}") from None
     return found
 
 
@@ -185,17 +201,21 @@ def grading(root: Path, device: str, sandbox: str) -> Grade:
 def main(root: Path, labels: Path | None, device: str, sandbox: str, out: Path | None) -> None:
     """Grade a corpus of known hacks, and print the catch rate and the false refusals."""
     files = read_labels(labels or root / "labels.jsonl")
-    judged = []
-    for one in judge_all(files, grading(root, device, sandbox)):
-        judged.append(one)
-        print(f"\r{len(judged)} of {len(files)}", end="", file=sys.stderr, flush=True)
-        if out is not None:
-            line = one.file.model_dump() | {"verdict": one.verdict, "rule": one.rule}
-            with out.open("a") as stream:
-                stream.write(json.dumps(line | {"reason": one.reason}) + "\n")
-    print(file=sys.stderr)
-    for text in summary(judged):
-        print(text)
+    known = {} if out is None else read_verdicts(out)
+    judged = [known[file] for file in files if file in known]
+    try:
+        left = [file for file in files if file not in known]
+        for one in judge_all(left, grading(root, device, sandbox)):
+            judged.append(one)
+            print(f"\r{len(judged)} of {len(files)}", end="", file=sys.stderr, flush=True)
+            if out is not None:
+                line = one.file.model_dump() | {"verdict": one.verdict, "rule": one.rule}
+                with out.open("a") as stream:
+                    stream.write(json.dumps(line | {"reason": one.reason}) + "\n")
+    finally:  # also where a signal ends it
+        print(file=sys.stderr)
+        for text in summary(judged):
+            print(text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import known_hacks
 from benchmarks.known_hacks import (
     Judged,
     Labelled,
@@ -19,6 +20,7 @@ from benchmarks.known_hacks import (
     main,
     problem_text,
     read_labels,
+    read_verdicts,
     summary,
 )
 from grader.problem import ProblemError
@@ -143,6 +145,39 @@ def test_a_corpus_is_graded(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     verdicts = ["wrong_answer", "accepted", "compile_error", None]
     assert [one["verdict"] for one in lines] == verdicts
+
+
+def test_a_run_that_is_stopped_is_continued(
+    tmp_path: Path, make_report: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded: list[str] = []
+    stops = ["b"]
+
+    def grade(file: Labelled) -> Report:
+        if file.path in stops:
+            stops.clear()
+            raise SystemExit(143)  # as SIGTERM does during a grading
+        graded.append(file.path)
+        return make_report(verdict="rejected", rule="time_claim", reason="forged")
+
+    monkeypatch.setattr(known_hacks, "grading", lambda *_: grade)
+    lines = [json.dumps({"path": path, "problem": "p", "label": "hack"}) for path in "abc"]
+    (tmp_path / "labels.jsonl").write_text("\n".join(lines))
+    arguments = [str(tmp_path), "--out", str(tmp_path / "out.jsonl")]
+    stopped = CliRunner().invoke(main, arguments)
+    assert stopped.exit_code == 143
+    assert "| 1 | hack | 1 | 1 |" in stopped.stdout
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "| 3 | hack | 3 | 3 |" in done.stdout
+    assert graded == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("text", ["no json", '{"path": "a"}', "[]"])
+def test_another_file_is_not_continued(tmp_path: Path, text: str) -> None:
+    (tmp_path / "out.jsonl").write_text(text)
+    with pytest.raises(click.UsageError, match="is not what an earlier run wrote"):
+        read_verdicts(tmp_path / "out.jsonl")
 
 
 @pytest.mark.slow
