@@ -51,7 +51,10 @@ def load(path: str) -> ModuleType:
 
 def entry(path: str, name: str) -> Candidate:
     """A Python submission."""
-    function = getattr(load(path), name)
+    return _calling(getattr(load(path), name))
+
+
+def _calling(function: Callable[..., Any]) -> Candidate:
     return lambda values, out: function(**values) if out is None else function(**values, out=out)
 
 
@@ -148,9 +151,32 @@ def _named(function: Callable[..., None], values: Values, out: Any, **options: A
     function(**values, out=out, **options)
 
 
+BLOCKS = ((1024, 4), (1024, 8), (512, 4), (512, 8), (256, 2), (256, 4), (128, 1), (128, 4))
+"""Elements and warps of a program that takes a block of one tensor."""
+
+
+def _blocks(path: str, name: str, warps_name: str) -> Candidates:
+    """A Triton kernel with other values of its constants `BLOCK` and `warps_name`."""
+    for block, warps in BLOCKS:
+        module = load(path)
+        assert hasattr(module, "BLOCK")
+        assert hasattr(module, warps_name)
+        vars(module).update({"BLOCK": block, warps_name: warps})
+        yield f"block {block}, {warps} warps", _calling(getattr(module, name))
+
+
+def _is_one_tensor(values: Values) -> bool:
+    return len(next(iter(values.values()))) == 1
+
+
 def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Chunk sizes, warps and cache policies."""
-    expert = load("reference/multi_tensor_adamw/streaming_adamw.py")
+    """Blocks of one tensor; of several, chunk sizes, warps and cache policies."""
+    path = "reference/multi_tensor_adamw/streaming_adamw.py"
+    if _is_one_tensor(values):
+        yield from _blocks(path, "multi_tensor_adamw", "BLOCK_WARPS")
+        yield "fused", prepared(code, "fused")
+        return
+    expert = load(path)
     sizes = ((1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))
     for chunk, warps in sizes:
         for policy in ("", "evict_first"):
@@ -165,7 +191,24 @@ def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candida
     yield "fused", prepared(code, "fused")
 
 
-CANDIDATES = {f.__name__: f for f in (softmax, int4_matmul, multi_tensor_adamw)}
+def multi_tensor_sgd_momentum(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Blocks of one tensor; of several, the kernel as it is."""
+    path = "reference/multi_tensor_sgd_momentum/streaming_sgd.py"
+    if _is_one_tensor(values):
+        yield from _blocks(path, "multi_tensor_sgd_momentum", "BLOCK_WARPS")
+    else:
+        yield Path(path).stem, entry(path, "multi_tensor_sgd_momentum")
+    yield "fused", prepared(code, "fused")
+
+
+def vector_add(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Blocks, and PyTorch's addition."""
+    yield from _blocks("reference/vector_add/streaming_add.py", "vector_add", "WARPS")
+    yield "torch.add", lambda values, out: torch.add(values["x"], values["y"], out=out)
+
+
+PROBLEMS = (softmax, int4_matmul, multi_tensor_adamw, multi_tensor_sgd_momentum, vector_add)
+CANDIDATES = {f.__name__: f for f in PROBLEMS}
 
 
 # Measuring them ----------------------------------------------------------------------------------
