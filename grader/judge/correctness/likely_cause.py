@@ -26,6 +26,11 @@ ROUNDING_RANGE = (0.15, 1.5)
 rounding to nearest gives 0.3 to 0.6."""
 SAME_FACTOR = 0.05
 """Relative spread of the errors in a row below which they are one factor."""
+ONE_SIDED = 0.3
+"""The same for a whole output: results are rounded after the factor. Rounding itself, when it is
+toward zero, has a spread of 0.58: that of a uniform distribution from 0."""
+FEWEST = 8
+"""Elements from which a pattern is told from chance."""
 
 
 def likely_cause(
@@ -42,6 +47,9 @@ def likely_cause(
         what = "were these elements left unchanged" if initial is not None else "was it computed"
         return f"they are all 0: {what}" if initial is None else what
     found = _edge(wrong) or _one_factor(out, truth, initial, wrong)
+    if found is None and (factor := _common_factor(out, truth, initial)) is not None:
+        what = "elements" if initial is None else "changes"
+        return f"all {what} are {factor:.6g} times what they should be: is a factor wrong"
     if found is None and (name := coarse_format(out, truth, initial)) is not None:
         found = f"values or sums rounded to {name} on the way"
     return found
@@ -50,11 +58,14 @@ def likely_cause(
 def coarse_format(
     out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None = None
 ) -> str | None:
-    """The format whose rounding leaves errors as large as those of `out`; None if none does.
+    """The format whose rounding leaves errors as large as those of `out`; None if none does, and
+    where a few elements, or one factor, show no rounding.
 
     Where `out` holds the rounded values themselves, they show the format, whatever the size of the
     errors is; otherwise fp16 and TF32, which round alike, are not told apart.
     """
+    if out.numel() < FEWEST or _common_factor(out, truth, initial) is not None:
+        return None
     sizes, errors = [], []
     for wanted, got in _pieces_of_changes(out, truth, initial):
         sizes.append(float(torch.linalg.vector_norm(wanted)))
@@ -157,7 +168,7 @@ def _one_factor(
     out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None, wrong: torch.Tensor
 ) -> str | None:
     """Errors of a whole row that are one factor: its sum is off, not its elements."""
-    if out.dim() < 2 or out.shape[-1] < 8:
+    if out.dim() < 2 or out.shape[-1] < FEWEST:
         return None
     columns = out.shape[-1]
     row = int(wrong.reshape(-1, columns).any(1).nonzero()[0])
@@ -166,7 +177,7 @@ def _one_factor(
     wanted, got = _finite_changes(got, wanted, before)
     known = wanted != 0
     factors = got[known] / wanted[known] - 1
-    if factors.numel() < 8 or float(factors.std()) > SAME_FACTOR * abs(float(factors.mean())):
+    if factors.numel() < FEWEST or float(factors.std()) > SAME_FACTOR * abs(float(factors.mean())):
         return None
     factor = 1 + float(factors.mean())
     sum_error = "miss terms" if factor > 1 else "take in terms from beyond the row"
@@ -174,3 +185,21 @@ def _one_factor(
         f"row {row} is {factor:.6g} times what it should be throughout: does its sum {sum_error}, "
         "or is it kept in a 16-bit format"
     )
+
+
+def _common_factor(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None
+) -> float | None:
+    """By what all elements, or all changes of state, are off, if it is one factor."""
+    count, total, squares = 0, 0.0, 0.0
+    for wanted, got in _pieces_of_changes(out, truth, initial):
+        known = wanted != 0
+        errors = got[known] / wanted[known] - 1
+        count += errors.numel()
+        total += float(errors.sum())
+        squares += float(errors.square().sum())
+    if count < FEWEST:
+        return None
+    mean = total / count
+    spread = math.sqrt(max(squares / count - mean**2, 0.0))
+    return 1 + mean if spread <= ONE_SIDED * abs(mean) else None

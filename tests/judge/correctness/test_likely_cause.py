@@ -74,6 +74,40 @@ def test_a_row_that_is_off_by_one_factor() -> None:
     assert found.startswith("row 7 is 1.01 times what it should be throughout")
 
 
+@pytest.mark.parametrize(
+    ("factor", "dtype"),
+    [
+        (1.01, torch.float32),
+        (0.5, torch.float32),
+        (1.001, torch.float32),
+        (1.01, torch.float16),
+        (1.01, torch.bfloat16),
+    ],
+)
+def test_one_factor_is_no_rounding(factor: float, dtype: torch.dtype) -> None:
+    truth = reference(40, 3)
+    found = guess((factor * truth).to(dtype), truth)
+    assert found is not None
+    assert found.startswith("all elements are ")
+    assert float(found.split()[3]) == pytest.approx(factor, abs=5e-4)
+    assert coarse_format((factor * truth).float(), truth) is None
+    before = torch.ones(500)
+    found = guess(before + 0.5 * factor, before.double() + 0.5, before)
+    assert found == f"all changes are {factor} times what they should be: is a factor wrong"
+
+
+def test_rounding_toward_zero_is_no_factor() -> None:
+    truth = reference(40, 3)
+    bits = truth.float().view(torch.int32) & ~0xFFFF  # the upper 16 are those of bf16
+    assert guess(bits.view(torch.float32), truth) == "values or sums rounded to bf16 on the way"
+
+
+def test_one_element_shows_no_rounding() -> None:
+    truth = torch.ones(1, 1, dtype=torch.float64)
+    assert guess(torch.full((1, 1), 1.01), truth) is None
+    assert coarse_format(torch.full((1, 1), 1.01), truth) is None
+
+
 def test_a_tail_that_is_not_computed_right() -> None:
     truth = reference()
     out = truth.float()
