@@ -36,6 +36,7 @@ from grader.cli.options import find_problem
 from grader.problem import Problem, ProblemError
 from grader.problem_sets import split_prefix
 from grader.report import Report, Verdict, one_line
+from grader.sandbox.base import exit_on_signals
 from grader.stats import wilson_interval
 from grader.submission import SubmissionError
 
@@ -203,6 +204,7 @@ def main(root: Path, labels: Path | None, device: str, sandbox: str, out: Path |
     files = read_labels(labels or root / "labels.jsonl")
     known = {} if out is None else read_verdicts(out)
     judged = [known[file] for file in files if file in known]
+    exit_on_signals()
     try:
         left = [file for file in files if file not in known]
         for one in judge_all(left, grading(root, device, sandbox)):
@@ -212,7 +214,7 @@ def main(root: Path, labels: Path | None, device: str, sandbox: str, out: Path |
                 line = one.file.model_dump() | {"verdict": one.verdict, "rule": one.rule}
                 with out.open("a") as stream:
                     stream.write(json.dumps(line | {"reason": one.reason}) + "\n")
-    finally:  # also where a signal ends it
+    finally:  # also where a time limit or Ctrl-C ends it
         print(file=sys.stderr)
         for text in summary(judged):
             print(text)

@@ -1,8 +1,8 @@
 """SGD with momentum in Triton: one launch for all tensors, whose addresses are in a table.
 
 The table depends only on addresses and lengths. It is built once per set of tensors and kept. A
-single tensor needs none, and a thread updates two elements of it: of all block sizes, those with
-fewer bytes a thread were the fastest on an H100.
+single tensor needs none, and a thread updates two elements of it, which was the fastest of one to
+eight on an H100.
 """
 
 from itertools import accumulate, chain
