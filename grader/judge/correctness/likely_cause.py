@@ -201,5 +201,6 @@ def _common_factor(
     if count < FEWEST:
         return None
     mean = total / count
-    spread = math.sqrt(max(squares / count - mean**2, 0.0))
+    # Where the reference is tiny these are infinite; `**` would raise.
+    spread = math.sqrt(max(squares / count - mean * mean, 0.0))
     return 1 + mean if spread <= ONE_SIDED * abs(mean) else None

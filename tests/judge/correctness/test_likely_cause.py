@@ -102,6 +102,16 @@ def test_rounding_toward_zero_is_no_factor() -> None:
     assert guess(bits.view(torch.float32), truth) == "values or sums rounded to bf16 on the way"
 
 
+@pytest.mark.parametrize("tiny", [1e-160, 1e-300, 5e-324])
+def test_errors_of_a_tiny_reference_are_no_crash(tiny: float) -> None:
+    truth = torch.full((40, 3), tiny, dtype=torch.float64)
+    truth[::2] = 1.0
+    out = torch.rand(40, 3, generator=torch.Generator().manual_seed(6))
+    assert guess(out, truth) is None
+    truth = torch.full((40, 3), tiny, dtype=torch.float64)
+    likely_cause(torch.ones(40, 3), truth, None, torch.ones(40, 3, dtype=torch.bool))
+
+
 def test_one_element_shows_no_rounding() -> None:
     truth = torch.ones(1, 1, dtype=torch.float64)
     assert guess(torch.full((1, 1), 1.01), truth) is None
