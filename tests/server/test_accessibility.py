@@ -116,6 +116,7 @@ def test_the_editor_with_its_search_has_no_serious_fault(world: World, watched: 
     watched.log_in(world.tokens["ada"])
     watched.go("/submit?problem=softmax")
     page = watched.page
+    page.locator(".cm-editor").wait_for()  # until then "Source" is a plain field without search
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         page.get_by_role("textbox", name="Source").press("Control+f")
