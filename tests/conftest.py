@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -108,6 +109,18 @@ def _place(nodeid: str) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.nodeid))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave the tests, half a million objects, out of garbage collection: each full one took 0.3 s
+    longer with them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
