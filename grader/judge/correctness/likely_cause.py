@@ -64,7 +64,7 @@ def coarse_format(
     Where `out` holds the rounded values themselves, they show the format, whatever the size of the
     errors is; otherwise fp16 and TF32, which round alike, are not told apart.
     """
-    if out.numel() < FEWEST or _common_factor(out, truth, initial) is not None:
+    if out.numel() < FEWEST:
         return None
     sizes, errors = [], []
     for wanted, got in _pieces_of_changes(out, truth, initial):
@@ -76,7 +76,8 @@ def coarse_format(
     low, high = ROUNDING_RANGE
     for name, unit in FORMATS:
         if unit > 2 * own and low * unit <= relative <= high * unit:
-            return _exact_format(out) or name
+            is_factor = _common_factor(out, truth, initial) is not None
+            return None if is_factor else _exact_format(out) or name
     return None
 
 

@@ -164,9 +164,10 @@ def check_row(
     bounds: Tolerance | None = None,
 ) -> VerificationRow:
     """Check against every bound of the problem; or with `bounds` against those, and no budget."""
+    explained = expected == "pass"  # that a mutant fails needs no explanation
     if bounds is None:
         result = check_outputs(
-            code, data.case, outputs, data.truth, data.eager, data.inputs, data.bounds
+            code, data.case, outputs, data.truth, data.eager, data.inputs, data.bounds, explained
         )
     else:
         result = combine_results(

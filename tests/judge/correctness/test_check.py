@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,15 @@ def test_the_worst_element_is_one_that_is_wrong() -> None:
     assert result.failure is not None
     assert result.failure.startswith("2 of 3 elements")
     assert "; the worst is 0 instead of 2e-05; they are all 0: was it computed?" in result.failure
+
+
+def test_an_error_is_the_same_without_its_explanation() -> None:
+    truth, eager = softmax_case()
+    full = checked(torch.zeros_like(eager), truth, eager)
+    short = check("out", torch.zeros_like(eager), truth, eager, LOOSE, explained=False)
+    assert full.failure is not None
+    assert full.failure.startswith(f"{short.failure}; they are all 0")
+    assert full == replace(short, failure=full.failure, mismatch=full.mismatch)
 
 
 def test_the_budget_allows_an_ulp_even_if_eager_is_exact() -> None:

@@ -47,7 +47,7 @@ from tests.judge.simulated_round import (
 )
 
 DEFERRED = POLICY.most_sets
-ROUNDS = 36
+ROUNDS = 24
 
 
 @pytest.fixture(params=[8, 0], ids=["outputs", "state"])

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from schemathesis import GenerationMode
     from schemathesis.core.result import Ok
 
-EXAMPLES = {"root": 12, "ada": 6}
+EXAMPLES = {"root": 8, "ada": 4}
 """Calls per operation and mode, by user."""
 
 
