@@ -111,11 +111,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.nodeid))
 
 
-def pytest_collection(session: pytest.Session) -> None:
+def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     """Leave the tests, half a million objects, out of garbage collection: each full one took 0.3 s
     longer with them."""
     gc.collect()

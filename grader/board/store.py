@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     RowMapping,
+    Select,
     and_,
     case,
     false,
@@ -254,23 +255,19 @@ class Board:
         """Each user's or team's best ranked row with its `owner`, fastest first. Of equal results,
         the earlier is better."""
         with connect(self._engine) as connection:
-            name = owner_of_result() if has_teams(connection) else results.c.user
-            place = func.row_number().over(
-                partition_by=name, order_by=(results.c.score_us, results.c.id)
+            owner = owner_of_result() if has_teams(connection) else results.c.user
+            best = best_results(
+                owner,
+                results.c.problem_digest == problem_digest,
+                results.c.gpu == gpu,
+                self._not_void(connection),
             )
-            ranked = (
-                select(results, name.label("owner"), place.label("place"))
-                .where(
-                    results.c.problem_digest == problem_digest,
-                    results.c.gpu == gpu,
-                    results.c.ranked,
-                    self._not_void(connection),
-                )
-                .subquery()
+            query = (
+                select(results, owner.label("owner"))
+                .where(results.c.id.in_(best))
+                .order_by(results.c.score_us, results.c.id)
             )
-            best = select(ranked).where(ranked.c.place == 1)
-            best = best.order_by(ranked.c.score_us, ranked.c.id)
-            return list(connection.execute(best).mappings())
+            return list(connection.execute(query).mappings())
 
     def _not_void(self, connection: Connection) -> ColumnElement[bool]:
         """The condition `not_void`. A board without a ledger has no void results."""
@@ -284,6 +281,19 @@ def not_void(except_for: str | None = None) -> ColumnElement[bool]:
     `voids`."""
     reasons = select(voids).where(voids.c.result_id == results.c.id).correlate(results)
     return ~reasons.where(true() if except_for is None else voids.c.why != except_for).exists()
+
+
+def best_results(owner: ColumnElement[str], *conditions: ColumnElement[bool]) -> Select[int]:
+    """Of the ranked results that meet the conditions, the ids of each owner's best on each GPU, for
+    each version of a problem. Of equal results, the earlier is better."""
+    place = func.row_number().over(
+        partition_by=(owner, results.c.problem_digest, results.c.gpu),
+        order_by=(results.c.score_us, results.c.id),
+    )
+    ranked = (
+        select(results.c.id, place.label("place")).where(results.c.ranked, *conditions).subquery()
+    )
+    return select(ranked.c.id).where(ranked.c.place == 1)
 
 
 def insert_result(connection: Connection, report: Report, user: str, source: bytes) -> int:

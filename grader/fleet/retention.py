@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 
-from grader.board.store import not_void
+from grader.board.store import best_results, not_void
 from grader.db.tables import jobs, rejudges, results, submissions, voids
 from grader.fleet.job import State
 
@@ -44,6 +44,11 @@ def expired_sources(connection: Connection, among: Sequence[int]) -> Sequence[Ro
     """Those of the submissions that keep their sources for nothing: id, sha256 and result_id."""
     owned = submissions.alias("owned")
     owners = select(owned.c.user).where(owned.c.id.in_(among))
+    best = best_results(
+        results.c.user,
+        results.c.user.in_(owners),
+        not_void(except_for="banned"),  # these count again once their user is unbanned
+    )
     query = (
         select(submissions.c.id, submissions.c.sha256, jobs.c.result_id)
         .join(jobs, jobs.c.submission_id == submissions.c.id)
@@ -52,29 +57,12 @@ def expired_sources(connection: Connection, among: Sequence[int]) -> Sequence[Ro
             jobs.c.state.in_((State.DONE, State.CANCELLED)),
             or_(
                 jobs.c.result_id.is_(None),
-                jobs.c.result_id.not_in(_best(owners)) & ~_may_count_again(),
+                jobs.c.result_id.not_in(best) & ~_may_count_again(),
             ),
             ~_awaits_rejudge(),
         )
     )
     return connection.execute(query).mappings().all()
-
-
-def _best(owners: Select[str]) -> Select[int]:
-    """The best ranked result of each of these users, on each GPU, for each version of a problem.
-
-    Those of banned users included: they count again once their user is unbanned.
-    """
-    place = func.row_number().over(
-        partition_by=(results.c.user, results.c.problem_digest, results.c.gpu),
-        order_by=(results.c.score_us, results.c.id),
-    )
-    ranked = (
-        select(results.c.id, place.label("place"))
-        .where(results.c.user.in_(owners), results.c.ranked, not_void(except_for="banned"))
-        .subquery()
-    )
-    return select(ranked.c.id).where(ranked.c.place == 1)
 
 
 def _may_count_again() -> ColumnElement[bool]:

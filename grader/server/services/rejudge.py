@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from grader.board.owners import owner_of_result
-from grader.board.store import not_void
+from grader.board.store import best_results, not_void
 from grader.db.engine import connect, transaction
 from grader.db.tables import UtcDateTime, jobs, rejudges, results, submissions, voids
 from grader.fleet import job_updates
@@ -245,7 +245,7 @@ def _selected(problem: str, digest: str, selection: Selection) -> Select[tuple[o
     )
     current = results.c.problem_digest == digest
     if selection == "best":
-        return query.where(results.c.id.in_(_best(digest)))
+        return query.where(results.c.id.in_(best_results(owner_of_result(), current, not_void())))
     if selection == "accepted":
         return query.where(current, results.c.verdict == Verdict.ACCEPTED.value)
     if isinstance(selection, GradedBy):
@@ -286,19 +286,6 @@ def _originals(
             "a submission's page names its worker"
         )
     raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
-
-
-def _best(digest: str) -> Select[int]:
-    """Each user's or team's best ranked result on each GPU."""
-    place = func.row_number().over(
-        partition_by=(owner_of_result(), results.c.gpu),
-        order_by=(results.c.score_us, results.c.id),
-    )
-    ranked = select(results.c.id, place.label("place")).where(
-        results.c.problem_digest == digest, results.c.ranked, not_void()
-    )
-    best = ranked.subquery()
-    return select(best.c.id).where(best.c.place == 1)
 
 
 def _exchange(connection: Connection, number: int, by: str, now: datetime) -> int:
