@@ -11,7 +11,7 @@ BIN := .venv/bin
 COMMA := ,
 # Tests run in parallel, and beside mypy, except on a machine with a GPU, where they could disturb
 # timings. Many wait for other processes, so there are more of them than cores.
-PROCESSES := $(shell echo $$(( $$(nproc) * 2 )))
+PROCESSES := $(shell echo $$(( $$(env -u OMP_NUM_THREADS nproc) * 2 )))
 PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 # A machine with an NVIDIA GPU also needs the CUDA bindings.
 GPU := $(if $(wildcard /dev/nvidia0),gpu)
