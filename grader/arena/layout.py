@@ -40,6 +40,8 @@ _ELEMENTS: dict[str, tuple[str, int]] = {
 }
 """Name of an element type in problems → its name in torch, and its size in bytes."""
 
+_NAMES = {f"torch.{name}": dtype for dtype, (name, _) in _ELEMENTS.items()}
+
 ITEM_BYTES = {dtype: size for dtype, (_, size) in _ELEMENTS.items()}
 
 
@@ -173,8 +175,7 @@ def tensor_like(spec: TensorSpec, device: str) -> torch.Tensor:
 
 def dtype_of(tensor: torch.Tensor) -> str | None:
     """A tensor's dtype as problems name it, such as ``fp32``; None if they cannot use it."""
-    names = {f"torch.{name}": dtype for dtype, (name, _) in _ELEMENTS.items()}
-    return names.get(str(tensor.dtype))
+    return _NAMES.get(str(tensor.dtype))
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:

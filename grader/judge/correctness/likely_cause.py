@@ -193,8 +193,9 @@ def _common_factor(
 ) -> float | None:
     """By what all elements, or all changes of state, are off, if it is one factor."""
     count, total, squares = 0, 0.0, 0.0
+    least = torch.finfo(out.dtype).smallest_normal  # smaller numbers are rounded by more
     for wanted, got in _pieces_of_changes(out, truth, initial):
-        known = wanted != 0
+        known = wanted.abs() >= least
         errors = got[known] / wanted[known] - 1
         count += errors.numel()
         total += float(errors.sum())
@@ -202,6 +203,6 @@ def _common_factor(
     if count < FEWEST:
         return None
     mean = total / count
-    # Where the reference is tiny these are infinite; `**` would raise.
+    # Where the reference is tiny these may be infinite; `**` would raise.
     spread = math.sqrt(max(squares / count - mean * mean, 0.0))
     return 1 + mean if spread <= ONE_SIDED * abs(mean) else None

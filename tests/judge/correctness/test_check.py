@@ -428,7 +428,7 @@ CHANGES: list[Change] = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
-@pytest.mark.parametrize("shape", [(300, 96), (5, 70, 33), (20_000,), (2, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(100, 96), (3, 70, 33), (5_000,), (2, 3)], ids=str)
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("is_state", [False, True])
 def test_an_output_is_judged_alike_in_pieces(

@@ -96,6 +96,14 @@ def test_one_factor_is_no_rounding(factor: float, dtype: torch.dtype) -> None:
     assert found == f"all changes are {factor} times what they should be: is a factor wrong"
 
 
+def test_one_factor_is_found_beside_numbers_too_small_for_it() -> None:
+    """Rounding changes a subnormal number by more than the factor does."""
+    truth = torch.logspace(-44, 0, 256, dtype=torch.float64)
+    found = guess((1.01 * truth).float(), truth)
+    assert found is not None
+    assert found.startswith("all elements are 1.01 times")
+
+
 def test_rounding_toward_zero_is_no_factor() -> None:
     truth = reference(40, 3)
     bits = truth.float().view(torch.int32) & ~0xFFFF  # the upper 16 are those of bf16
