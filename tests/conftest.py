@@ -111,16 +111,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.nodeid))
 
 
-def pytest_collection() -> None:
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Leave the tests, half a million objects, out of garbage collection: each full one took 0.3 s
     longer with them."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
