@@ -207,7 +207,33 @@ def vector_add(code: ProblemCode, case: Case, values: Values) -> Candidates:
     yield "torch.add", lambda values, out: torch.add(values["x"], values["y"], out=out)
 
 
-PROBLEMS = (softmax, int4_matmul, multi_tensor_adamw, multi_tensor_sgd_momentum, vector_add)
+def reduce_sum(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Threads of a block, blocks that share rows, and who has a short row."""
+    path = "reference/reduce_sum/row_sums.cu"
+    suffix = "" if case.params["dtype"] == "fp32" else f"_{case.params['dtype']}"
+    sizes = [case.params["rows"], case.params["cols"]]
+    changes: list[dict[str, int]] = [{}]
+    changes += [{"kThreads": threads} for threads in (128, 512)]
+    changes += [{"kShortThreads": threads} for threads in (64, 256)]
+    changes += [{"kLoads": loads} for loads in (4, 16)]
+    changes += [{"kBlocksPerSM": blocks} for blocks in (4, 16, 32)]
+    changes += [{"kWarpPacks": 64}, {"kGroupPacks": 0}]
+    yield from _cuda_variants(path, f"reduce_sum{suffix}", sizes, changes)
+    yield "torch.compile", _calling(torch.compile(_sum_of_rows))
+
+
+def _sum_of_rows(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x.sum(dim=1, dtype=torch.float32))
+
+
+PROBLEMS = (
+    softmax,
+    reduce_sum,
+    int4_matmul,
+    multi_tensor_adamw,
+    multi_tensor_sgd_momentum,
+    vector_add,
+)
 CANDIDATES = {f.__name__: f for f in PROBLEMS}
 
 

@@ -243,7 +243,7 @@ class ImportedProblem:
         """For the runner: how a submission of the set is called; empty where as one of ours."""
         form = next(iter(self.forms.values()))
         if self.source.set == "kernelbot":
-            return {"convention": {"kind": "data"}}
+            return {"convention": {"kind": "data", "functions": self.functions}}
         if self.source.set == "kernelbench":
             shapes = {v.name: v.form.shape for v in form.values if isinstance(v.form, TensorForm)}
             names = [v.name if v.weight else None for v in form.values]
@@ -252,6 +252,13 @@ class ImportedProblem:
         if self.takes_solutions:
             return {"convention": {"kind": "run"}}
         return {"convention": {"kind": "arguments"}}
+
+    @property
+    def functions(self) -> Mapping[str, list[str]]:
+        """Of a KernelBot board whose submissions define several functions, each with the names of
+        its arguments, which are among the inputs; empty for every other problem."""
+        found: Mapping[str, list[str]] = self.source.options.get("functions", {})
+        return found
 
     @property
     def has_c_prototype(self) -> bool:

@@ -47,6 +47,8 @@ def _plain(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
 
 
 def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
+    if imported.functions:
+        return _functions(problem, imported, form)
     names = [argument.name for argument in problem.spec.args]
     lines = ['"""', "", "import torch", "", "", "def custom_kernel(data):", *_described(problem)]
     everywhere = _everywhere(imported)
@@ -60,6 +62,17 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
         else:
             lines.append(f"    {argument.name} = {_like_inputs(problem, argument, form.values[i])}")
     return "\n".join([*lines, f"    return {_expression(form.result, names)}"]) + "\n"
+
+
+def _functions(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
+    lines = ['"""', "", "import torch"]
+    results = dict(_leaves("", form.result))
+    for name, arguments in imported.functions.items():
+        i = results[f"[{name!r}]"]
+        made = _like_inputs(problem, problem.spec.args[i], form.values[i])
+        lines += ["", "", f"def {name}({', '.join(arguments)}):", *_described(problem)]
+        lines.append(f"    return {made}")
+    return "\n".join(lines) + "\n"
 
 
 def _run(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:

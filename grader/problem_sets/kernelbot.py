@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ LICENCE = "Researcher Reciprocity License 1.0"
 LINK = "https://github.com/gpu-mode/reference-kernels"
 EXPECTED = "a KernelBot board is a folder with task.yml"
 SUBMISSION = "@SUBMISSION@"
+CHECK = "check_correctness"
+"""The function of `eval.py` that checks a submission with several functions."""
 
 
 def find(root: Path) -> list[Path]:
@@ -42,12 +45,49 @@ def read(folder: Path) -> SetSource | None:
             files[name] = read_file(folder / source)
     if "reference.py" not in files:
         raise ProblemError(f"{path}: files: there is no reference.py")
-    options = {kind: _listed(task, kind, path) for kind in ("tests", "benchmarks")}
+    options: dict[str, Any] = {k: _listed(task, k, path) for k in ("tests", "benchmarks")}
+    options |= _functions(files.get("eval.py", b""))
     name = problem_name("kernelbot", folder.parent.name, folder.name)
     title = f"{folder.parent.name}/{folder.name}"
     return SetSource(
         "kernelbot", TITLE, LICENCE, LINK, name, title, folder, files, options, _solutions(folder)
     )
+
+
+def _functions(evaluation: bytes) -> dict[str, Any]:
+    """What a board's own `eval.py` calls of a submission with several functions: each one with the
+    names of its arguments, which are among the inputs. Empty for the usual board.
+
+    Such a file has a function ``check_correctness(submission, …)``, in which are
+    ``a, b = generate_inputs(…)`` and calls such as ``submission.forward(a)``.
+    """
+    try:
+        tree = ast.parse(evaluation)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == CHECK]
+    if not found or not found[0].args.args:
+        return {}
+    submission = found[0].args.args[0].arg
+    inputs: list[str] = []
+    functions: dict[str, list[str]] = {}
+    for node in ast.walk(found[0]):
+        match node:
+            case ast.Assign(
+                targets=[ast.Tuple(elts=names)], value=ast.Call(func=ast.Name(id="generate_inputs"))
+            ):
+                inputs = _names(names)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=owner), attr=name), args=names, keywords=[]
+            ) if owner == submission:
+                functions[name] = _names(names)
+    if not functions or any(set(names) - set(inputs) for names in functions.values()):
+        return {}
+    return {"inputs": inputs, "functions": functions}
+
+
+def _names(nodes: list[ast.expr]) -> list[str]:
+    return [node.id if isinstance(node, ast.Name) else "" for node in nodes]
 
 
 def _solutions(folder: Path) -> dict[str, tuple[bytes, bool]]:

@@ -66,9 +66,15 @@ def solution(*arguments):
 }
 """Set → how its reference becomes what its users submit."""
 
+_FUNCTION = """
+from reference import reference_{kind} as {name}
+"""
+
 
 def reference_submission(source: SetSource) -> Submission:
     """The reference of a problem, wrapped as its set's users would."""
     files = {name: content.decode("latin-1") for name, content in source.files.items()}
-    text = _HEAD.format(files=repr(files)) + _TAILS[source.set]
+    functions = source.options.get("functions", {}) if source.set == "kernelbot" else {}
+    tail = "".join(_FUNCTION.format(name=n, kind=n.rpartition("_")[2]) for n in functions)
+    text = _HEAD.format(files=repr(files)) + (tail or _TAILS[source.set])
     return Submission("reference.py", "python", text.encode())

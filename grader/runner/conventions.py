@@ -1,5 +1,5 @@
-"""The ways in which other sets' submissions are called: `custom_kernel(data)`, `ModelNew`, and
-`run(*inputs)` or `run(*inputs, *outputs)`.
+"""The ways in which other sets' submissions are called: `custom_kernel(data)` or several functions,
+`ModelNew`, and `run(*inputs)` or `run(*inputs, *outputs)`.
 
 Each becomes an entry that takes the arguments one by one, as our own do. What it returns is copied
 into the outputs that the judge lends, unless it has been written there already.
@@ -27,6 +27,8 @@ def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | No
     if convention["kind"] == "model":
         return _model_entry(module, request, convention)
     function = getattr(module, request["entry"], None)
+    if function is None and (functions := convention.get("functions")):
+        function = _together(module, functions)
     if not callable(function):
         raise LoadError(f"no function named '{request['entry']}' in the file")
     if convention["kind"] == "run":
@@ -55,6 +57,21 @@ def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | No
         _deliver(result, tree, outs)
 
     return EntryPoint(call, prepare, returns=count != 2)
+
+
+def _together(module: ModuleType, functions: dict[str, list[str]]) -> Any:
+    """One function of the data that calls several functions of a submission on parts of it."""
+    for name in functions:
+        if not callable(getattr(module, name, None)):
+            raise LoadError(f"no function named '{name}' in the file")
+
+    def together(data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: getattr(module, name)(*(data[argument] for argument in arguments))
+            for name, arguments in functions.items()
+        }
+
+    return together
 
 
 def _model_entry(

@@ -29,6 +29,10 @@ NO_GPU_ADVICE = (
     "and .cuda()"
 )
 
+COMPILER_ERROR = re.compile(r"^\S*?([^/\s]+: (?:fatal |catastrophic )?error\b.*)$", re.MULTILINE)
+"""A compiler's first error, without its file's folder: of gcc, ``main.cpp:5:3: error: …``, of nvcc,
+``kernel.cu(5): error: …``."""
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -66,12 +70,20 @@ def summary(error: BaseException) -> str:
     try:
         places = _places(error)
         where = f" (line {places[-1].number} of the submission)" if places else ""
-        text = " ".join(_message(error).split())
+        text = " ".join(_without_commands(_message(error)).split())
         advice = NO_GPU_ADVICE if NO_GPU.search(text) else ""
         short = text if len(text) <= SUMMARY_CHARS else f"{text[: SUMMARY_CHARS - 1]}…"
         return short + where + advice
     except BaseException:  # noqa: BLE001 - the submission's exception may do anything
         return f"an exception that cannot be shown{where}"
+
+
+def _without_commands(text: str) -> str:
+    """A message of `load_inline` that gives all commands, and what compilers said, as its first
+    line and the first error."""
+    head, mark, rest = text.partition("Error building extension")
+    found = COMPILER_ERROR.search(rest) if mark else None
+    return f"{head}{mark}{rest.partition(':')[0]}: {found[1]}" if found else text
 
 
 def printed(error: BaseException) -> str:

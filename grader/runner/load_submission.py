@@ -38,13 +38,11 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
             "entry": solution.entry,
             "writes_outputs": solution.writes_outputs,
         }
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        if solution is not None and solution.extension is not None:
+            module = _compiled(solution.extension)
+        else:
+            module = _imported(module_name, path)
     except SyntaxError as error:
         where = f" (line {error.lineno})" if error.lineno else ""
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
@@ -79,6 +77,24 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
 
         entry = with_own_forms(entry)
     return entry
+
+
+def _imported(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compiled(extension: dict[str, Any]) -> ModuleType:
+    """Compile C++ and CUDA sources into an extension module, as `load_inline` does."""
+    from torch.utils.cpp_extension import load
+
+    module: ModuleType = load(**extension)
+    return module
 
 
 def _without_weights(parameters: dict[str, Any], weights: list[str]) -> dict[str, Any]:

@@ -50,17 +50,18 @@ is more."""
 NOT_FINITE = (torch.isnan, torch.isposinf, torch.isneginf)
 
 
-def drivers() -> dict[str, Any]:
-    """Prefix of a set → its driver."""
+def drivers(options: dict[str, Any]) -> dict[str, Any]:
+    """Prefix of a set → the driver of a problem with these options."""
     from grader.runner.sets.kernelbench import KernelBench
     from grader.runner.sets.kernelbot import KernelBot
     from grader.runner.sets.leetgpu import LeetGpu
+    from grader.runner.sets.several_functions import SeveralFunctions
     from grader.runner.sets.tensara import Tensara
     from grader.runner.sets.traces import FlashInferTrace, SolExecBench
 
     return {
         "leetgpu": LeetGpu,
-        "kernelbot": KernelBot,
+        "kernelbot": SeveralFunctions if options.get("functions") else KernelBot,
         "kernelbench": KernelBench,
         "fib": FlashInferTrace,
         "sol": SolExecBench,
@@ -122,7 +123,9 @@ class SetServer:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
         seed_all(0)
-        return self.hold(drivers()[request["set"]](folder, request["options"], device), device)
+        options = request["options"]
+        driver = drivers(options)[request["set"]](folder, options, device)
+        return self.hold(driver, device)
 
     def hold(self, driver: Driver, device: str) -> list[dict[str, Any]]:
         """Serve this problem from now on. The answer lists its cases."""

@@ -207,3 +207,41 @@ def test_asking_for_a_gpu_where_there_is_none_is_explained(tmp_path: Path, text:
     error = failing(tmp_path, f"raise RuntimeError({text!r})")
     assert summary(error).endswith(f"(line 1 of the submission){NO_GPU_ADVICE}")
     assert NO_GPU_ADVICE not in summary(failing(tmp_path, "raise RuntimeError('CUDA error')"))
+
+
+BUILD = """Error building extension 'softmax': [1/2] /cuda/bin/nvcc -c /jit/softmax/cuda.cu
+FAILED: [code=2] cuda.cuda.o
+/cuda/bin/nvcc -c /jit/softmax/cuda.cu -o cuda.cuda.o
+{error}
+
+1 error detected in the compilation of "/jit/softmax/cuda.cu".
+ninja: build stopped: subcommand failed.
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (
+            '/jit/softmax/cuda.cu(5): error: identifier "y" is undefined',
+            'cuda.cu(5): error: identifier "y" is undefined',
+        ),
+        (
+            "/jit/main.cpp:6:58: error: ‘y’ was not declared",
+            "main.cpp:6:58: error: ‘y’ was not declared",
+        ),
+        (
+            "main.cpp:1:10: fatal error: cudnn.h: No such file or directory",
+            "main.cpp:1:10: fatal error: cudnn.h: No such file or directory",
+        ),
+    ],
+)
+def test_of_an_extension_the_compilers_first_error_is_shown(error: str, shown: str) -> None:
+    failed = RuntimeError(BUILD.format(error=error))
+    assert summary(failed) == f"RuntimeError: Error building extension 'softmax': {shown}"
+    assert "FAILED: [code=2]" in printed(failed)
+
+
+def test_of_an_extension_without_such_an_error_the_start_is_shown() -> None:
+    text = summary(RuntimeError(BUILD.format(error="Killed")))
+    assert text.startswith("RuntimeError: Error building extension 'softmax': [1/2] /cuda/bin/nvcc")

@@ -306,6 +306,83 @@ def kernelbot(root: Path, board: str = BOARD, task: str = TASK) -> Path:
     return folder
 
 
+FUNCTIONS_TASK = """
+files:
+  - {"name": "submission.py", "source": "@SUBMISSION@"}
+  - {"name": "reference.py", "source": "reference.py"}
+  - {"name": "eval.py", "source": "eval.py"}
+lang: "py"
+config:
+  main: "eval.py"
+tests:
+  - {"columns": 40}
+  - {"columns": 61}
+benchmarks:
+  - {"columns": 96}
+"""
+
+FUNCTIONS = """
+import torch
+
+DTYPE = torch.bfloat16
+
+
+def reference_forward(x, index):
+    return x.float().pow(2).sum(dim=1)[index]
+
+
+def reference_backward(x, index, gradient):
+    out = torch.zeros_like(x.float())
+    out.index_add_(0, index, 2 * x.float()[index] * gradient[:, None])
+    return out.to(x.dtype)
+
+
+def generate_inputs(rows, columns, seed=42):
+    torch.manual_seed(seed)
+    x = torch.randn(rows, columns, dtype=DTYPE, device="cuda")
+    index = torch.randint(0, rows, (rows,), device="cuda")
+    return x, index, torch.randn(rows, dtype=torch.float32, device="cuda")
+"""
+
+EVALUATION = """
+import sys
+
+import torch
+from reference import DTYPE, generate_inputs, reference_backward, reference_forward
+
+ROWS = 24
+
+
+def check_correctness(module, columns):
+    x, index, gradient = generate_inputs(ROWS, columns)
+    wanted = reference_forward(x, index)
+    sums = module.squares_forward(x, index)
+    assert sums.dtype == torch.float32, f"expected float32, got {sums.dtype}"
+    forward = torch.allclose(sums, wanted, atol=0.5, rtol=0.5)
+    got = module.squares_backward(x, index, gradient)
+    assert got.dtype == DTYPE, "another dtype"
+    backward = torch.allclose(got, reference_backward(x, index, gradient), atol=0.5, rtol=0.5)
+    return forward, backward, (sums - wanted).abs().max().item()
+
+
+def load_submission():
+    import submission
+
+    return submission
+
+
+if __name__ == "__main__":
+    sys.exit(0 if all(check_correctness(load_submission(), 40)[:2]) else 1)
+"""
+
+
+def functions(root: Path, board: str = FUNCTIONS, evaluation: str = EVALUATION) -> Path:
+    """A KernelBot board whose submissions define two functions; its folder."""
+    folder = kernelbot(root, board, FUNCTIONS_TASK)
+    (folder / "eval.py").write_text(evaluation)
+    return folder
+
+
 def kernelbench(root: Path, text: str = MODEL) -> Path:
     """A module with weights and running statistics; its file."""
     file = root / "KernelBench" / "level1" / "7_Linear_norm.py"

@@ -56,7 +56,9 @@ def opened(source: SetSource, root: Path) -> Driver:
         path = root / "opened" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    made: Driver = drivers()[source.set](root / "opened", dict(source.options), "cpu")
+    made: Driver = drivers(dict(source.options))[source.set](
+        root / "opened", dict(source.options), "cpu"
+    )
     return made
 
 

@@ -191,6 +191,75 @@ def test_a_cache_among_the_inputs_is_updated(tmp_path: Path) -> None:
     assert graded(problem, own).verdict == "accepted"
 
 
+SQUARES = """
+import torch
+
+def squares_forward(x, index):
+    return x.float().square().sum(1)[index]
+
+def squares_backward(x, index, gradient):
+    sums = torch.zeros(len(x), device=x.device).index_add_(0, index, gradient)
+    return (2 * x.float() * sums[:, None]).to(x.dtype)
+"""
+
+
+def test_a_board_whose_submissions_define_several_functions(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.functions(tmp_path))
+    names = ["x", "index", "gradient", "out_squares_forward", "out_squares_backward"]
+    assert [argument.name for argument in problem.spec.args] == names
+    assert problem.imported is not None
+    assert problem.imported.limits == ()
+    right = graded(problem, SQUARES)
+    assert right.verdict == "accepted", right.reason
+    own = (
+        f"def custom_kernel({', '.join(names)}):\n    {names[3]}.copy_(squares_forward(x, index))\n"
+    )
+    own += f"    {names[4]}.copy_(squares_backward(x, index, gradient))\n"
+    assert graded(problem, SQUARES + own).verdict == "accepted"
+    late = graded(problem, SQUARES.replace("return (2", "return (2.1"))
+    assert late.verdict == "wrong_answer"
+    assert "'out_squares_backward'" in late.reason
+    one = graded(problem, SQUARES.replace("squares_backward", "backward"))
+    assert one.reason == "no function named 'squares_backward' in the file"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (
+            "module.squares_forward(x, index)",
+            "module.squares_forward(x.T, index)",
+            "generate_input",
+        ),
+        ("= generate_inputs(ROWS, columns)", "= 1, 2, 3", "generate_input"),
+        ("def check_correctness", "def check", "generate_input"),
+        ("    x, index, gradient =", "    x = 1 / 0\n    x, index, gradient =", "by zero"),
+        (
+            "    x, index, gradient =",
+            "    return True\n    x, index, gradient =",
+            "makes no inputs",
+        ),
+        ("squares_forward", "squares_front", "no function named 'reference_front'"),
+    ],
+)
+def test_a_board_whose_functions_are_not_found_is_refused(
+    old: str, new: str, why: str, tmp_path: Path
+) -> None:
+    assert old in made_up.EVALUATION
+    evaluation = made_up.EVALUATION.replace(old, new)
+    with pytest.raises(ProblemError, match=why):
+        imported("kernelbot", made_up.functions(tmp_path, evaluation=evaluation))
+
+
+def test_a_boards_own_check_of_several_functions_decides_too(tmp_path: Path) -> None:
+    """It is called with the submission's outputs, on the inputs that these are of."""
+    evaluation = made_up.EVALUATION.replace("atol=0.5, rtol=0.5", "atol=0, rtol=0", 1)
+    problem = imported("kernelbot", made_up.functions(tmp_path, evaluation=evaluation))
+    report = graded(problem, SQUARES.replace(".sum(1)", ".sum(1).mul(1.00001)"))
+    assert report.verdict == "wrong_answer"
+    assert "KernelBot's own check: check_correctness() gives (False, True, " in report.reason
+
+
 def test_arguments_that_only_some_cases_have(tmp_path: Path) -> None:
     problem = imported("kernelbot", made_up.kernelbot(tmp_path, made_up.PARTS, made_up.PARTS_TASK))
     spec, described = problem.spec, problem.imported
@@ -313,6 +382,7 @@ def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
         ("kernelbot", made_up.kernelbot),
         ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
         ("kernelbot", lambda root: made_up.kernelbot(root, made_up.PARTS, made_up.PARTS_TASK)),
+        ("kernelbot", made_up.functions),
         ("kernelbench", made_up.kernelbench),
     ],
 )

@@ -20,6 +20,7 @@ MAKERS = [
     ("kernelbot", made_up.kernelbot),
     ("kernelbot", lambda root: made_up.kernelbot(root, made_up.CACHED)),
     ("kernelbot", lambda root: made_up.kernelbot(root, made_up.PARTS, made_up.PARTS_TASK)),
+    ("kernelbot", made_up.functions),
     ("kernelbench", made_up.kernelbench),
 ]
 

@@ -27,6 +27,7 @@ from grader.runner.sets.trace_checks import MatchLimits, flashinfer_fault, sol_f
 from grader.runner.sets.trace_inputs import named_tensor, random_tensor, read_tensor, size_of
 from grader.runner.sets.traces import SolExecBench
 from grader.runner.solution_file import unpack
+from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission, SubmissionError
 from tests.forked_sandbox import ForkedSandbox
 
@@ -286,6 +287,50 @@ def test_a_solution_with_several_sources_is_a_submission(
     assert load_submission(loose, path, None) == submission
     report = grade(loose, submission, sandbox=sandbox, device="cpu", benchmarks=False, seed=5)
     assert report.verdict is Verdict.ACCEPTED, report.reason
+
+
+COMPILED = {
+    "cpp/scaled.h": "#include <pybind11/pybind11.h>\nnamespace py = pybind11;\n"
+    "py::object scaled(py::object x, py::object rms);\n",
+    "cpp/scaled.cc": '#include "cpp/scaled.h"\n'
+    "py::object scaled(py::object x, py::object rms) {\n"
+    '    return x * py::object(rms.attr("unsqueeze")(1));\n}\n',
+    "main.cpp": """#include "cpp/scaled.h"
+
+py::tuple run(py::object x, py::object norm_weight, py::object eps) {
+    py::object squares = x.attr("pow")(2).attr("mean")(-1);
+    py::object rms = (squares + eps).attr("rsqrt")();
+    return py::make_tuple(scaled(x, rms) * norm_weight * py::float_(FACTOR), rms);
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [("1.0", Verdict.ACCEPTED), ("1.01", Verdict.WRONG_ANSWER), ("one", Verdict.COMPILE_ERROR)],
+)
+def test_a_solution_in_cpp_is_compiled(
+    tmp_path: Path, loose: Problem, factor: str, verdict: Verdict
+) -> None:
+    data = solution(
+        COMPILED | {"notes.txt": "not compiled"},
+        entry_point="main.cpp::run",
+        languages=["cuda_cpp"],
+        compile_options={"cflags": [f"-DFACTOR={factor}", "-O0"]},
+        destination_passing_style=False,
+    )
+    submission = Submission("solution.json", "python", json.dumps(data).encode())
+    sandbox = ProcessSandbox()
+    report = grade(loose, submission, sandbox=sandbox, device="cpu", benchmarks=False, seed=5)
+    assert report.verdict is verdict, report.reason
+    if verdict is Verdict.COMPILE_ERROR:
+        assert report.reason == (
+            "importing it raised RuntimeError: Error building extension 'compiled_solution': "
+            "<command-line>: error: ‘one’ was not declared in this scope"
+        )
 
 
 # --- reading
@@ -703,7 +748,11 @@ def test_a_solutions_sources_are_written_into_a_folder_of_their_own(tmp_path: Pa
         ("{", "not readable as JSON"),
         ("{}", "no 'entry_point'"),
         (json.dumps(solution({"k.py": "1"}, entry_point="k.py")), "is not 'file::function'"),
-        (json.dumps(solution({"k.cu": "1"}, entry_point="k.cu::f")), "only Python files"),
+        (json.dumps(solution({"k.rs": "1"}, entry_point="k.rs::f")), "neither Python nor C"),
+        (
+            json.dumps(solution({"k.cu": "1"}, entry_point="k.cu::f", binding="tvm-ffi")),
+            "bound with 'torch' only",
+        ),
         (json.dumps(solution({})), "no sources"),
         (json.dumps(solution({"l.py": "1"})), "lack its entry's file 'k.py'"),
         (json.dumps(solution({"../k.py": "1"})), "outside its folder"),

@@ -38,6 +38,8 @@ Tree = dict[str, Any]
 LITERALS = (int, float, bool, str, type(None))
 CHECK = "check_implementation"
 """The function of a board that judges an output."""
+CHECK_FUNCTIONS = "check_correctness"
+"""That of a board for several functions, which it calls itself."""
 MOST_CPU_BYTES = 32 << 20
 MOST_CPU_FLOPS = 2e9
 """A case with larger inputs and outputs, or with more operations in matrix products, is left to a
@@ -403,7 +405,7 @@ def import_file(folder: Path, file: str) -> ModuleType:
 
 class _WithoutAssertions(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node if node.name == CHECK else self.generic_visit(node)
+        return node if node.name in (CHECK, CHECK_FUNCTIONS) else self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         return ast.copy_location(ast.Pass(), node)
