@@ -1,8 +1,8 @@
-// Row sums in CUDA C++, by the length of a row: a group of lanes for several rows, a group or a warp
-// a row, a block a row, or many blocks a row. A thread has eight loads of 16 bytes on their way before
-// it adds the first; what is before the first multiple of 16 bytes in a long row, and behind the last,
-// is loaded by element. Of several blocks that share a row, the last to finish adds up their sums, in
-// a fixed order.
+// Row sums in CUDA C++, by the length of a row: a group of lanes for several rows, a group or a
+// warp a row, a block a row, or many blocks a row. A thread has four or eight loads of 16 bytes on
+// their way before it adds the first; what is before the first multiple of 16 bytes in a long row,
+// and behind the last, is loaded by element. Of several blocks that share a row, the last to finish
+// adds up their sums, in a fixed order.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -10,9 +10,10 @@
 
 namespace {
 
-constexpr int kThreads = 256;       // of a block that has a row, or shares one
-constexpr int kShortThreads = 128;  // of a block that has many rows
-constexpr int kLoads = 8;           // of a thread before the first addition
+constexpr int kThreads = 128;       // of a block that has a row, or shares one
+constexpr int kShortThreads = 64;   // of a block that has many rows
+constexpr int kLoads = 8;           // of a thread before the first addition, in long rows
+constexpr int kShortLoads = 4;      // the same in short ones
 constexpr int kGroup = 8;           // lanes that share short rows
 constexpr int kGroupPacks = 16;     // most packs of a row of which a group has kGroup at once
 constexpr int kRowPacks = 64;       // most packs of a row that a group has
@@ -42,29 +43,30 @@ template <typename T, int V> __device__ float sum_of(const Pack<T, V>& pack) {
 }
 
 // The sum of this thread's packs: thread, thread + threads, ...
-template <typename T, int V>
+template <typename T, int V, int LOADS>
 __device__ float sum_packs(const T* x, int64_t packs, int thread, int threads) {
   const Pack<T, V>* const pack_at = reinterpret_cast<const Pack<T, V>*>(x);
   float sum = 0.0f;
-  for (int64_t i = thread; i < packs; i += kLoads * threads) {
-    Pack<T, V> pack[kLoads];
+  for (int64_t i = thread; i < packs; i += LOADS * threads) {
+    Pack<T, V> pack[LOADS];
 #pragma unroll
-    for (int j = 0; j < kLoads; ++j)
+    for (int j = 0; j < LOADS; ++j)
       if (i + j * threads < packs) pack[j] = pack_at[i + j * threads];
 #pragma unroll
-    for (int j = 0; j < kLoads; ++j)
+    for (int j = 0; j < LOADS; ++j)
       if (i + j * threads < packs) sum += sum_of(pack[j]);
   }
   return sum;
 }
 
 // The sum of this thread's share of `count` elements, wherever they begin.
-template <typename T> __device__ float sum_share(const T* x, int64_t count, int thread, int threads) {
+template <typename T>
+__device__ float sum_share(const T* x, int64_t count, int thread, int threads) {
   constexpr int kPack = 16 / sizeof(T);
   const int64_t before = (kPack - int(reinterpret_cast<uintptr_t>(x) / sizeof(T) % kPack)) % kPack;
   const int64_t head = before < count ? before : count;
   const int64_t packs = (count - head) / kPack, tail = head + packs * kPack;
-  float sum = sum_packs<T, kPack>(x + head, packs, thread, threads);
+  float sum = sum_packs<T, kPack, kLoads>(x + head, packs, thread, threads);
   if (thread < head) sum += to_float(x[thread]);
   if (tail + thread < count) sum += to_float(x[tail + thread]);
   return sum;
@@ -121,9 +123,10 @@ __global__ void __launch_bounds__(kShortThreads)
     sum_short_rows(const T* __restrict__ x, float* __restrict__ out, int64_t rows, int64_t cols) {
   const int64_t row = (int64_t(blockIdx.x) * kShortThreads + threadIdx.x) / LANES;
   float sum = 0.0f;
-  if (row < rows) sum = sum_packs<T, V>(x + row * cols, cols / V, threadIdx.x % LANES, LANES);
+  const int lane = threadIdx.x % LANES;
+  if (row < rows) sum = sum_packs<T, V, kShortLoads>(x + row * cols, cols / V, lane, LANES);
   sum = sum_lanes<LANES>(sum);
-  if (row < rows && threadIdx.x % LANES == 0) out[row] = sum;
+  if (row < rows && lane == 0) out[row] = sum;
 }
 
 template <typename T>
