@@ -71,7 +71,8 @@ def _compile(request: dict[str, Any], fds: list[int]) -> tuple[str, int]:
     folder = Path(os.environ["GRADE_JIT"])
     target = request["nvcc_target"]
     prototypes = chosen_prototypes(source, request)
-    flags = nvcc.SET_FLAGS if prototypes != request["prototypes"] else ()
+    of_set = prototypes != request["prototypes"]
+    flags = nvcc.SET_FLAGS if of_set else ()
     launches = declared_launches(source, prototypes)
     if launches:
         try:
@@ -81,7 +82,7 @@ def _compile(request: dict[str, Any], fds: list[int]) -> tuple[str, int]:
             source += b"\n" + host_functions(launches, prototypes).encode()
             kernels = [launch for own in launches.values() for launch in own]
             prototypes = prototypes | {launch.kernel: launch.prototype for launch in kernels}
-    with checked_prototypes(source, folder, target, prototypes):
+    with checked_prototypes(source, folder, target, prototypes, of_set):
         library = nvcc.library(source, folder, target, flags)
     return "", _write_library(fds[1], library.read_bytes())
 

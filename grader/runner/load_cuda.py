@@ -20,11 +20,12 @@ C_NUMBERS: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "double": ctypes.c_double,
     "float": ctypes.c_float,
-    "int": ctypes.c_int,
+    "int": ctypes.c_int64,
     "int64_t": ctypes.c_int64,
     "size_t": ctypes.c_size_t,
 }
-"""Type of a number in the prototype of another set → how it is passed."""
+"""Type of a number in the prototype of another set → how it is passed. Integers have 64 bits, of
+which a file that takes `int` reads the lower 32."""
 LIBRARY, DEVICE_CODE = "submission.so", "submission.json"
 """Where a compiled `.cu` file lies: a shared object, or the device code of declared launches."""
 

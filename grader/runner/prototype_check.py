@@ -8,7 +8,9 @@ such as by an overloaded entry, is not checked.
 
 Top-level ``const`` and ``restrict`` are no difference in C++. Neither is here ``const`` of what a
 pointer points to, an integer type of the same size (`long long` is not `int64_t` to the compiler),
-`void` behind a pointer, or the type that is returned.
+`void` behind a pointer, or the type that is returned. In a prototype of another set, an integer that
+is passed by value may have any size of 32 or 64 bits: LeetGPU's starter files take `int` where its
+challenges say `size_t`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ struct __nv_bfloat16;
 struct __nv_fp8_e4m3;
 struct __nv_fp8_e5m2;
 namespace grade_prototypes {
+constexpr bool any_integer = ANY_INTEGER;
 using int64_t = long;
 using int32_t = int;
 using int16_t = short;
@@ -48,8 +51,13 @@ template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
 template <class A> constexpr bool same<A*, void*> = true;
 template <> constexpr bool same<void*, void*> = true;
+template <class T> constexpr bool is_integer = false;
+template <> constexpr bool is_integer<int32_t> = true;
+template <> constexpr bool is_integer<int64_t> = true;
+template <class A, class B>
+constexpr bool agree = same<A, B> || (any_integer && is_integer<A> && is_integer<B>);
 template <int number, class expected, class found> struct parameter {
-  static_assert(same<typename plain<expected>::type, typename plain<found>::type>, "wrong type");
+  static_assert(agree<typename plain<expected>::type, typename plain<found>::type>, "wrong type");
 };
 template <int number, class E, class F> struct parameters {
   static_assert(number < 0, "wrong number of parameters");
@@ -85,12 +93,17 @@ def chosen_prototypes(source: bytes, request: dict[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def checked_prototypes(
-    source: bytes, folder: Path, target: str, prototypes: dict[str, str]
+    source: bytes,
+    folder: Path,
+    target: str,
+    prototypes: dict[str, str],
+    of_set: bool = False,
 ) -> Iterator[None]:
     """Check a source beside the block, which compiles it. Raises `LoadError` at the end of the
     block, unless that raises; and OSError when there is no nvcc.
 
-    prototypes: symbol → prototype, as `grader.problem.prototypes` gives them.
+    prototypes: symbol → prototype, as `grader.problem.prototypes` gives them, or with `of_set` as
+        another set does.
     """
     if not prototypes:
         yield
@@ -99,7 +112,7 @@ def checked_prototypes(
     own = folder / "prototypes"
     own.mkdir()
     path = own / "submission.cu"
-    path.write_bytes(source + b"\n" + (assertions(prototypes) + _NO_CODE).encode())
+    path.write_bytes(source + b"\n" + (assertions(prototypes, of_set) + _NO_CODE).encode())
     command = ["nvcc", *FLAGS, "-w", "-c", *code(target, "compute"), "-o", "none.o", str(path)]
     with CompilerProcess(command, own, "check") as process:
         yield
@@ -152,14 +165,15 @@ def describe_clash(output: str, prototypes: dict[str, str]) -> str | None:
     return f"'{symbol}' {what}; expected {short}; found {actual}"
 
 
-def assertions(prototypes: dict[str, str]) -> str:
+def assertions(prototypes: dict[str, str], of_set: bool = False) -> str:
     """C++ that does not compile behind functions with other prototypes than these."""
     checks = [
         f"static_assert(check<{number}, void({', '.join(map(type_of, parameters_of(prototype)))})>"
         f'(::{symbol}), "");\n'
         for number, (symbol, prototype) in enumerate(prototypes.items())
     ]
-    return _ASSERTIONS + "".join(checks) + "}\n"
+    head = _ASSERTIONS.replace("ANY_INTEGER", str(of_set).lower())
+    return head + "".join(checks) + "}\n"
 
 
 def parameters_of(prototype: str) -> list[str]:

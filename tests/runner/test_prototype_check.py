@@ -220,12 +220,16 @@ def test_a_file_may_have_the_prototype_of_its_set(source: str, chosen: str) -> N
 
 
 @pytest.mark.nvcc
-def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(tmp_path: Path) -> None:
+@pytest.mark.parametrize("integer", ["int", "size_t", "unsigned", "long long"])
+def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(
+    integer: str, tmp_path: Path
+) -> None:
     """Here with a function of the host, on memory of the host."""
     head = 'extern "C" void solve(const float* x, float* y, int n, float alpha) '
-    source = (head + "{ for (int i = 0; i < n; i++) y[i] = alpha * x[i]; }\n").encode()
+    body = "{ for (long i = 0; i < (long)n; i++) y[i] = alpha * x[i]; }\n"
+    source = (head.replace("int n", f"{integer} n") + body).encode()
     prototypes = chosen_prototypes(source, REQUEST)
-    with checked_prototypes(source, tmp_path, "90a", prototypes):
+    with checked_prototypes(source, tmp_path, "90a", prototypes, of_set=True):
         nvcc.library(source, tmp_path, "90a", nvcc.SET_FLAGS)
     entry = load_cuda(tmp_path, REQUEST, "cpu")
     assert entry.on_default_stream
@@ -235,7 +239,10 @@ def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(tmp_pat
     wrong = (head.replace("int n, float", "float alpha, int") + "{}\n").encode()
     again = tmp_path / "again"
     again.mkdir()
-    with pytest.raises(LoadError) as caught, checked_prototypes(wrong, again, "90a", prototypes):
+    with (
+        pytest.raises(LoadError) as caught,
+        checked_prototypes(wrong, again, "90a", prototypes, of_set=True),
+    ):
         pass
     assert str(caught.value).startswith("'solve' takes float as parameter 3 instead of int n")
 

@@ -645,13 +645,13 @@ def test_a_file_in_the_sets_own_prototype_compiles(tmp_path: Path) -> None:
     assert problem.set_prototype == own
     report = graded_cuda(problem, OWN_FORM, "cpu")
     assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
-    wrong = graded_cuda(
-        problem,
-        OWN_FORM.replace("size_t n, float alpha) {\n  scale", "int n, float alpha) {\n  scale"),
-        "cpu",
-    )
+    # As in LeetGPU's starter files, whatever the challenge says.
+    head = "size_t n, float alpha) {\n  scale"
+    report = graded_cuda(problem, OWN_FORM.replace(head, head.replace("size_t", "int")), "cpu")
+    assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
+    wrong = graded_cuda(problem, OWN_FORM.replace(head, head.replace("size_t", "float")), "cpu")
     assert wrong.verdict == "compile_error"
-    assert "'solve' takes int as parameter 3 instead of size_t n" in wrong.reason
+    assert "'solve' takes float as parameter 3 instead of size_t n" in wrong.reason
 
 
 def test_only_leetgpu_has_a_prototype_of_its_own(rms: Problem) -> None:
