@@ -55,10 +55,11 @@ SOFTWARE = {
 """Keys of a report's environment whose versions decide a time, and their names."""
 
 FLOOR_SHARE = 0.85
-"""A time below this share of the roofline's floor is held for a person. The ceilings are what a copy
-and a matrix product of random numbers reach on that GPU, and honest kernels reach more: one that
-only reads 1.07 times the bandwidth of a copy (`reduce_sum`, H200), and products of zeros 1.13 times
-the rate. The datasheets' bandwidth is 1.12 times what a copy reaches on an H100 and on an H200."""
+"""A time below this share of the roofline's floor is held for a person. The ceilings are what a
+copy and a matrix product of random numbers reach on that GPU, and honest kernels reach more: one
+that only reads 1.07 times the bandwidth of a copy (`reduce_sum`, H200), and products of zeros 1.13
+times the rate. The datasheets' bandwidth is 1.12 times what a copy reaches on an H100 and on an
+H200."""
 
 HIDDEN_SEED = -1
 """Stands for the seed in a report from a server; servers keep seeds secret."""

@@ -8,8 +8,8 @@ such as by an overloaded entry, is not checked.
 
 Top-level ``const`` and ``restrict`` are no difference in C++. Neither is here ``const`` of what a
 pointer points to, an integer type of the same size (`long long` is not `int64_t` to the compiler),
-`void` behind a pointer, or the type that is returned. In a prototype of another set, an integer that
-is passed by value may have any size of 32 or 64 bits: LeetGPU's starter files take `int` where its
+`void` behind a pointer, or the type that is returned. In a prototype of another set, an integer
+that is passed by value may have 32 or 64 bits: LeetGPU's starter files take `int` where some of its
 challenges say `size_t`.
 """
 
