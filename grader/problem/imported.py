@@ -250,7 +250,8 @@ class ImportedProblem:
             model = {"kind": "model", "init": form.init, "weights": names, "shapes": shapes}
             return {"convention": model}
         if self.takes_solutions:
-            return {"convention": {"kind": "run"}}
+            binding = "tvm-ffi" if self.source.set == "fib" else "torch"
+            return {"convention": {"kind": "run", "binding": binding}}
         return {"convention": {"kind": "arguments"}}
 
     @property

@@ -79,11 +79,10 @@ def summary(error: BaseException) -> str:
 
 
 def _without_commands(text: str) -> str:
-    """A message of `load_inline` that gives all commands, and what compilers said, as its first
-    line and the first error."""
-    head, mark, rest = text.partition("Error building extension")
-    found = COMPILER_ERROR.search(rest) if mark else None
-    return f"{head}{mark}{rest.partition(':')[0]}: {found[1]}" if found else text
+    """What ninja says of an extension that does not compile, which is all commands and their
+    output, as the compiler's first error. Of any other message, the text as it is."""
+    found = COMPILER_ERROR.search(text) if "\nFAILED: " in text else None
+    return f"{text.partition(':')[0]}: compiling it failed: {found[1]}" if found else text
 
 
 def printed(error: BaseException) -> str:

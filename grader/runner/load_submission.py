@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.util
 import inspect
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 from grader.runner.entry_point import EntryPoint, LoadError, accepts
 from grader.runner.error_text import summary
-from grader.runner.solution_file import unpack
+from grader.runner.solution_file import Extension, unpack
 
 PREPARED = "prepared"
 """The parameter of an entry that has what the submission's setup made of the weights."""
@@ -25,8 +26,9 @@ PREPARED = "prepared"
 def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPoint:
     """Import the file and find its entry function. Raises `LoadError`."""
     solution = None
-    if request.get("convention", {}).get("kind") == "run":
-        solution = unpack(source, folder)
+    convention = request.get("convention", {})
+    if convention.get("kind") == "run":
+        solution = unpack(source, folder, convention["binding"])
     if solution is None:
         module_name, path = "submission", folder / "submission.py"
         path.write_bytes(source)
@@ -43,6 +45,8 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
             module = _compiled(solution.extension)
         else:
             module = _imported(module_name, path)
+    except LoadError:
+        raise
     except SyntaxError as error:
         where = f" (line {error.lineno})" if error.lineno else ""
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
@@ -89,12 +93,13 @@ def _imported(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _compiled(extension: dict[str, Any]) -> ModuleType:
-    """Compile C++ and CUDA sources into an extension module, as `load_inline` does."""
-    from torch.utils.cpp_extension import load
-
-    module: ModuleType = load(**extension)
-    return module
+def _compiled(extension: Extension) -> Any:
+    """Compile C++ and CUDA sources into a module, as `load_inline` does."""
+    try:
+        package = importlib.import_module(extension.package)
+    except ModuleNotFoundError as error:
+        raise LoadError(f"the Solution's binding needs '{error.name}', which is missing") from error
+    return package.load(**extension.arguments)
 
 
 def _without_weights(parameters: dict[str, Any], weights: list[str]) -> dict[str, Any]:

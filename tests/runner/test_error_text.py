@@ -238,7 +238,7 @@ ninja: build stopped: subcommand failed.
 )
 def test_of_an_extension_the_compilers_first_error_is_shown(error: str, shown: str) -> None:
     failed = RuntimeError(BUILD.format(error=error))
-    assert summary(failed) == f"RuntimeError: Error building extension 'softmax': {shown}"
+    assert summary(failed) == f"RuntimeError: compiling it failed: {shown}"
     assert "FAILED: [code=2]" in printed(failed)
 
 

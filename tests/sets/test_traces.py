@@ -337,9 +337,45 @@ def test_a_solution_in_cpp_is_compiled(
     assert report.verdict is verdict, report.reason
     if verdict is Verdict.COMPILE_ERROR:
         assert report.reason == (
-            "importing it raised RuntimeError: Error building extension 'compiled_solution': "
+            "importing it raised RuntimeError: compiling it failed: "
             "<command-line>: error: ‘one’ was not declared in this scope"
         )
+
+
+TVM_FFI = """
+#include <cmath>
+#include <tvm/ffi/tvm_ffi.h>
+
+using tvm::ffi::TensorView;
+
+void norm(TensorView x, TensorView weight, double eps, TensorView out, TensorView rms) {
+    auto at = [](TensorView t) { return static_cast<float*>(t.data_ptr()); };
+    int64_t width = x.size(1);
+    for (int64_t row = 0; row < x.size(0); ++row) {
+        const float* in = at(x) + row * width;
+        double sum = 0;
+        for (int64_t i = 0; i < width; ++i) sum += in[i] * in[i];
+        float factor = at(rms)[row] = 1 / std::sqrt(sum / width + eps);
+        for (int64_t i = 0; i < width; ++i)
+            at(out)[row * width + i] = in[i] * factor * at(weight)[i];
+    }
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, norm);
+"""
+
+
+@pytest.mark.gcc
+def test_flashinfers_solutions_in_cpp_are_bound_with_tvm_ffi(
+    tmp_path: Path, sandbox: ForkedSandbox
+) -> None:
+    """They write their outputs, which both are the set's defaults."""
+    source = read_problem("fib", write_fib(tmp_path, norm(), [workload(64)]))
+    problem = import_problem(source, sandbox, "cpu")
+    data = solution({"k.cc": TVM_FFI}, entry_point="k.cc::run", language="cpp")
+    submission = Submission("solution.json", "python", json.dumps(data).encode())
+    report = grade(problem, submission, sandbox=ProcessSandbox(), device="cpu", benchmarks=False)
+    assert report.verdict is Verdict.ACCEPTED, report.reason
 
 
 # --- reading
@@ -759,8 +795,18 @@ def test_a_solutions_sources_are_written_into_a_folder_of_their_own(tmp_path: Pa
         (json.dumps(solution({"k.py": "1"}, entry_point="k.py")), "is not 'file::function'"),
         (json.dumps(solution({"k.rs": "1"}, entry_point="k.rs::f")), "neither Python nor C"),
         (
-            json.dumps(solution({"k.cu": "1"}, entry_point="k.cu::f", binding="tvm-ffi")),
-            "bound with 'torch' only",
+            json.dumps(solution({"k.cu": "1"}, entry_point="k.cu::f", binding="ctypes")),
+            "binding is 'ctypes'; it may be 'torch' or 'tvm-ffi'",
+        ),
+        (
+            json.dumps(solution({"k.cu": "1"}, entry_point="k.cu::f", binding=["torch"])),
+            "it may be 'torch' or 'tvm-ffi'",
+        ),
+        (
+            json.dumps(
+                solution({"k.cu": "1"}, entry_point="k.cu::f", compile_options={"cflags": "-O3"})
+            ),
+            "'cflags' must be a list of flags",
         ),
         (json.dumps(solution({})), "no sources"),
         (json.dumps(solution({"l.py": "1"})), "lack its entry's file 'k.py'"),
