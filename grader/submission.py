@@ -20,9 +20,16 @@ STARTERS = {"triton": ".py", "torch": ".py", "cuda": ".cu"}
 SOLUTION = ".json"
 
 
-def language_of(path: PurePath) -> Language | None:
-    """The language of a file by its extension, in upper or lower case; None if it is unknown."""
-    return LANGUAGES.get(path.suffix.lower())
+def language_of(path: PurePath, solutions: bool = False) -> Language | None:
+    """The language of a file by its extension, in upper or lower case; None if it is unknown. With
+    `solutions`, a Solution of other problem sets, which is JSON, counts as Python."""
+    suffix = path.suffix.lower()
+    return "python" if solutions and suffix == SOLUTION else LANGUAGES.get(suffix)
+
+
+def extensions(solutions: bool) -> list[str]:
+    """What the names of submissions end in."""
+    return [*LANGUAGES, SOLUTION] if solutions else list(LANGUAGES)
 
 
 class SubmissionError(Exception):
@@ -56,14 +63,12 @@ class Submission:
     @classmethod
     def read(cls, path: Path, max_bytes: int, solutions: bool = False) -> Submission:
         """Read a file of at most `max_bytes` bytes. With `solutions`, it may also be a Solution of
-        other problem sets: JSON that holds Python files.
+        other problem sets: JSON that holds its sources.
 
         Raises `SubmissionError` when it does not exist, is not a regular file, is too large, or has
         an unknown extension.
         """
-        language = language_of(path)
-        if solutions and path.suffix.lower() == SOLUTION:
-            language = "python"
+        language = language_of(path, solutions)
         # Read before checking the extension: "is a folder" helps more than "not a .py file".
         try:
             source = read_regular_file(path, max_bytes)
@@ -72,6 +77,6 @@ class Submission:
         except UnreadableFileError as error:
             raise SubmissionError(str(error)) from None
         if language is None:
-            known = " or ".join(LANGUAGES)
+            known = " or ".join(extensions(solutions))
             raise SubmissionError(f"{path}: a submission is a {known} file, not '{path.suffix}'")
         return cls(path.name, language, source)

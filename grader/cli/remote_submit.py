@@ -122,7 +122,8 @@ def _upload(client: Client, problem: str, file: Path, gpu: str | None) -> int:
 
     name = problem_name(problem)
     spec = client.request("GET", f"/problems/{path_segment(name)}")["spec"]
-    submission = Submission.read(file, spec["limits"]["source_bytes"])
+    # The server knows whether the problem takes Solutions.
+    submission = Submission.read(file, spec["limits"]["source_bytes"], solutions=True)
     # With a key, a request whose answer was lost can be repeated without submitting twice.
     headers = {"Idempotency-Key": secrets.token_hex(16)}
     for tries_left in reversed(range(UPLOAD_TRIES)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ from tests.server.conftest import World, running_world
 from tests.server.site import check, words
 from tests.server.test_run import ROOT, serving
 from tests.sets import made_up
+from tests.sets.test_traces import HONEST, norm, workload, write_sol
 from tests.waiting import PATIENCE_S, until
 
 RMS = "kernelbot_made_up_rms_py"
@@ -44,12 +46,18 @@ LINEAR_KERNEL = made_up.MODEL.replace("class Model(", "class ModelNew(").encode(
 
 
 @pytest.fixture
-def sets(tmp_path: Path) -> SetProblems:
-    """A checkout of KernelBot, and one of KernelBench with its licence."""
+def sets(request: pytest.FixtureRequest, tmp_path: Path) -> SetProblems:
+    """A checkout of KernelBot, and one of KernelBench with its licence; or of SOL-ExecBench for a
+    test with that parameter."""
+    imports = partial(import_problem, sandbox=ForkedSandbox(), device="cpu")
+    if getattr(request, "param", None) == "sol":
+        write_sol(tmp_path / "sol", norm(), [workload()])
+        made_up.kernelbot(tmp_path / "kernelbot")
+        named = [(name, tmp_path / name) for name in ("kernelbot", "sol")]
+        return SetProblems(named, imports)
     made_up.kernelbot(tmp_path / "kernelbot")
     made_up.kernelbench(tmp_path / "kernelbench")
     (tmp_path / "kernelbench" / "LICENSE").write_text("MIT License\n\nCopyright (c) Made Up\n")
-    imports = partial(import_problem, sandbox=ForkedSandbox(), device="cpu")
     named = [(name, tmp_path / name) for name in ("kernelbot", "kernelbench")]
     return SetProblems(named, imports)
 
@@ -101,6 +109,29 @@ def test_pages_name_the_licence_and_show_only_what_it_permits(world: World, tmp_
     assert "class ModelNew(nn.Module)" in starter
     assert browser.get(f"/problems/{RMS}/starters/cuda").status_code == 200
     assert browser.get("/submit", params={"problem": RMS}).status_code in (200, 303)
+
+
+SOL = "sol_l1_problem"
+SOLUTION = {
+    "name": "made up",
+    "spec": {"entry_point": "k.py::run", "destination_passing_style": False},
+    "sources": [{"path": "k.py", "content": HONEST}],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", ["sol"], indirect=True)
+def test_a_solution_is_submitted_where_its_set_has_them(world: World) -> None:
+    content = json.dumps(SOLUTION).encode()
+    sent = world.submit("ada", problem=SOL, file="solution.JSON", content=content)
+    assert sent.status_code == 202, sent.text
+    job = world.services.ledger.job(sent.json()["id"])
+    assert job is not None
+    assert (job.name, job.language) == ("solution.JSON", "python")
+    refused = world.submit("ada", problem=RMS, file="solution.json", content=content)
+    assert refused.status_code == 415
+    page = world.client("ada").get("/submit", headers={"Accept": "text/html"})
+    assert 'accept=".py,.cu,.json"' in page.text
 
 
 @pytest.mark.slow

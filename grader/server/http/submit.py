@@ -27,7 +27,7 @@ from grader.server.services import visibility
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
-from grader.submission import LANGUAGES, Submission, language_of
+from grader.submission import Submission, extensions, language_of
 
 _REFUSALS: dict[type[SubmissionRefused], tuple[int, str]] = {
     DailyLimitReached: (429, "daily_quota"),
@@ -182,10 +182,10 @@ def _banned_meanwhile(services: Services, caller: User) -> Refusal | None:
 def _read(problem: Problem, file: UploadFile) -> Submission:
     """The file as a submission. Raises `Refusal` for an unknown language or a file too large."""
     path = PurePosixPath((file.filename or "").replace("\\", "/"))
-    language = language_of(path)
+    language = language_of(path, problem.takes_solutions)
     if language is None:
-        extensions = " and ".join(LANGUAGES)
-        fail(415, "unknown_language", f"a submission is one file, and files end in {extensions}")
+        ends = " and ".join(extensions(problem.takes_solutions))
+        fail(415, "unknown_language", f"a submission is one file, and files end in {ends}")
     limit_bytes = problem.spec.limits.source_bytes
     content = file.file.read(limit_bytes + 1)
     if len(content) > limit_bytes:

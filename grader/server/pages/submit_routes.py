@@ -20,7 +20,7 @@ from grader.server.pages.board_views import board_views
 from grader.server.pages.submission_views import submission_view
 from grader.server.pages.templates import render, wants_fragment
 from grader.server.services.access import daily_left
-from grader.submission import STARTERS, Submission
+from grader.submission import STARTERS, Submission, extensions
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -63,6 +63,7 @@ def submit_page(
         for_team=[board.problem.spec.title for board in boards if board.settings.team_size]
         if caller.team
         else [],
+        extensions=extensions(any(board.problem.takes_solutions for board in boards)),
         left=daily_left(services, caller, {board.name: board.settings for board in boards}),
     )
 

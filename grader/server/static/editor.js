@@ -205,7 +205,7 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   const openFile = async (dropped) => {
     const suffix = dropped.name.toLowerCase().match(/\.(py|cu)$/)?.[1];
-    if (!suffix) return refuse("A submission is one file, and files end in .py and .cu.");
+    if (!suffix) return refuse("Here, files end in .py and .cu. Choose another kind below.");
     if (dropped.size > 1 << 24) return refuse("The file is too large.");
     let content;
     try {
