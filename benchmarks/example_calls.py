@@ -8,7 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from grader.arena import TensorSpec, tensor_like
-from grader.judge.correctness.check import CheckResult, check_outputs, combine_results
+from grader.judge.correctness.check import (
+    CheckResult,
+    ExpectedOutputs,
+    check_outputs,
+    combine_results,
+)
 from grader.judge.correctness.error_bound import error_bounds
 from grader.judge.memory.shared_block import poison
 from grader.judge.problem_code import ProblemCode, Values, map_tensors, seed_for
@@ -49,7 +54,8 @@ class LoadedExample:
             truth = code.run_reference(case, exact)
             eager = code.run_eager(case, inputs | self._state(eager))
             bounds = error_bounds(code, case, exact, truth, call + 1)
-            results.append(check_outputs(code, case, outputs, truth, eager, first, bounds))
+            expected = ExpectedOutputs(truth, first, eager, bounds)
+            results.append(check_outputs(code, case, outputs, expected))
             carried = self._state(outputs)
         return combine_results(results)
 

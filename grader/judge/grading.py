@@ -14,8 +14,13 @@ from typing import Any
 from grader.judge.case_shapes import CaseShapes, case_shapes, entry_of
 from grader.judge.compile import CompiledLibrary, nvcc_target
 from grader.judge.correctness.batch_check import compile_check_kernels
-from grader.judge.correctness.check import CheckResult, check_outputs, combine_results
-from grader.judge.correctness.error_bound import ErrorBound, error_bounds
+from grader.judge.correctness.check import (
+    CheckResult,
+    ExpectedOutputs,
+    check_outputs,
+    combine_results,
+)
+from grader.judge.correctness.error_bound import error_bounds
 from grader.judge.correctness.likely_cause import likely_mistake
 from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, describe_language, measure_ceilings
@@ -294,11 +299,10 @@ class Grading:
         Faults are noted, and the next test may run. Raises `SubmissionFault` where work that still
         goes on would disturb it."""
         sets, weights = self._test_sets(reused, case)
-        initial: Values = {}
+        first: Values = {}  # the inputs of the first call
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
-        bounds: dict[str, ErrorBound] = {}
         results = []
         faults: list[Fault] = []
         try:
@@ -309,7 +313,7 @@ class Grading:
                 if case.calls == 1 and not self.code.is_local:
                     # They may be large, and nothing here could write the shadow.
                     inputs = sets.inputs(0)
-                initial = initial or inputs
+                first = first or inputs
                 with self.session.calling(is_first=call == 0):
                     self._call(sets, inputs)
                 exact = inputs | self._state(truth)
@@ -317,7 +321,8 @@ class Grading:
                 bounds = error_bounds(self.code, case, exact, truth, call + 1)
                 if self.code.has_budget:
                     eager = self.code.run_eager(case, inputs | self._state(eager))
-                recheck = partial(self._check_first_set, sets, truth, eager, initial, bounds)
+                expected = ExpectedOutputs(truth, first, eager, bounds)
+                recheck = partial(self._check_first_set, sets, expected)
                 results.append(recheck())
                 faults = self.faults_of(f"case {self._shown(case)}", sets, results[-1], recheck)
                 if faults:
@@ -365,16 +370,8 @@ class Grading:
         sets.probe()
         sets.take_snapshot()
 
-    def _check_first_set(
-        self,
-        sets: ArgumentSets,
-        truth: Values,
-        eager: Values,
-        initial: Values,
-        bounds: dict[str, ErrorBound],
-    ) -> CheckResult:
-        outputs = sets.outputs(0)
-        return check_outputs(self.code, sets.case, outputs, truth, eager, initial, bounds)
+    def _check_first_set(self, sets: ArgumentSets, expected: ExpectedOutputs) -> CheckResult:
+        return check_outputs(self.code, sets.case, sets.outputs(0), expected)
 
     def _state(self, values: Values) -> Values:
         """The `inout` arguments among `values`."""

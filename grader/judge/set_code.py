@@ -16,7 +16,7 @@ import torch
 
 from grader.arena import TensorSpec
 from grader.arena.layout import dense_strides, tensor_like
-from grader.judge.correctness.check import compare_outputs
+from grader.judge.correctness.check import ExpectedOutputs, compare_outputs
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -126,7 +126,7 @@ class SetCode(ProblemCode):
         between values that are almost equal, as the experts of a token, and choose others in
         float64. The import has measured its error for other inputs."""
         eager = self.run_eager(case, inputs)
-        results = compare_outputs(self, case, eager, truth, {}, inputs, {})
+        results = compare_outputs(self, case, eager, ExpectedOutputs(truth, inputs))
         if all(result.failure is None for result in results):
             return False
         self._incomparable.add(case.name)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from grader.judge.correctness.check import check_outputs
+from grader.judge.correctness.check import ExpectedOutputs, check_outputs
 from grader.judge.gpu.lock import gpu_lock
 from grader.judge.grade import grade
 from grader.judge.import_problem import import_problem
@@ -185,7 +185,7 @@ def _try_mutants(code: SetCode, case: Case, applied: set[str], caught: set[str])
         if all(same_values(wrong[key], right[key]) for key in right):
             continue
         applied.add(name)
-        if check_outputs(code, case, wrong, truth, {}, inputs, {}).failure is not None:
+        if check_outputs(code, case, wrong, ExpectedOutputs(truth, inputs)).failure is not None:
             caught.add(name)
 
 

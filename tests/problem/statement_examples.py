@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from grader.judge.correctness.check import check_outputs
+from grader.judge.correctness.check import ExpectedOutputs, check_outputs
 from grader.judge.correctness.error_bound import error_bounds
 from grader.judge.problem_code import ProblemCode
 from grader.problem import Case, Problem
@@ -55,7 +55,8 @@ def failure(code: ProblemCode, case: Case, entry: Callable[..., Any]) -> str | N
     entry(**inputs, **outputs)
     truth, eager = code.run_reference(case, inputs), code.run_eager(case, inputs)
     bounds = error_bounds(code, case, inputs, truth)
-    return check_outputs(code, case, outputs, truth, eager, inputs, bounds).failure
+    expected = ExpectedOutputs(truth, inputs, eager, bounds)
+    return check_outputs(code, case, outputs, expected).failure
 
 
 def main() -> None:

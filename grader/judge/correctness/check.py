@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -93,14 +93,25 @@ def check(
     return _check(name, out, truth, eager, initial, tolerance, bound, offsets, explained)
 
 
+@dataclass(frozen=True)
+class ExpectedOutputs:
+    """What the outputs of one call are held against, by name."""
+
+    truth: Values
+    """By the float64 reference."""
+    initial: Values
+    """The inputs, with the `inout` arguments as they were before the call."""
+    eager: Values = field(default_factory=dict)
+    """By PyTorch; empty without a budget."""
+    bounds: Mapping[str, ErrorBound] = field(default_factory=dict)
+    """Of rounding errors."""
+
+
 def compare_outputs(
     code: ProblemCode,
     case: Case,
     outputs: Values,
-    truth: Values,
-    eager: Values,
-    initial: Values,
-    bounds: dict[str, ErrorBound],
+    expected: ExpectedOutputs,
     explained: bool = True,
 ) -> list[CheckResult]:
     """Compare the outputs that have one right value with the reference, as `check_outputs` does."""
@@ -108,11 +119,11 @@ def compare_outputs(
         check(
             argument.name,
             outputs[argument.name],
-            truth[argument.name],
-            eager.get(argument.name),
+            expected.truth[argument.name],
+            expected.eager.get(argument.name),
             tolerance_of(code.problem, argument, case),
-            initial[argument.name] if argument.role == "inout" else None,
-            bounds.get(argument.name),
+            expected.initial[argument.name] if argument.role == "inout" else None,
+            expected.bounds.get(argument.name),
             explained,
         )
         for argument in code.written
@@ -124,20 +135,15 @@ def check_outputs(
     code: ProblemCode,
     case: Case,
     outputs: Values,
-    truth: Values,
-    eager: Values,
-    initial: Values,
-    bounds: dict[str, ErrorBound],
+    expected: ExpectedOutputs,
     explained: bool = True,
 ) -> CheckResult:
-    """Check every output of one call. By name: `outputs` as submitted, `truth` by the float64
-    reference, `eager` by PyTorch (empty without a budget), `initial` before the call, and the
-    `bounds` of rounding errors. `explained` is that of `check`.
-    """
-    results = compare_outputs(code, case, outputs, truth, eager, initial, bounds, explained)
-    residuals = check_residuals(code, case, outputs, initial)
+    """Check every output of one call; `outputs` as submitted, by name. `explained` is that of
+    `check`."""
+    results = compare_outputs(code, case, outputs, expected, explained)
+    residuals = check_residuals(code, case, outputs, expected.initial)
     compared, judged = (all(one.failure is None for one in some) for some in (results, residuals))
-    if judged and not compared and code.is_incomparable(case, initial, truth):
+    if judged and not compared and code.is_incomparable(case, expected.initial, expected.truth):
         results, compared = [], True
     code.note_gates(case, compared, judged)
     return combine_results(results + residuals)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from grader.judge.correctness.batch_check import BatchCheck, EagerOutputs
 from grader.judge.correctness.check import (
     CheckResult,
+    ExpectedOutputs,
     check,
     check_outputs,
     check_residuals,
@@ -106,7 +107,8 @@ class RoundCheck:
             eager = self._code.run_eager(self._case, inputs) if has_budget else {}
             truth = self._code.run_reference(self._case, inputs)
             bounds = error_bounds(self._code, self._case, inputs, truth)
-            return self._compare(self._code, self._case, outputs, truth, eager, inputs, bounds)
+            expected = ExpectedOutputs(truth, inputs, eager, bounds)
+            return self._compare(self._code, self._case, outputs, expected)
         compared = self._against_eager(inputs, outputs)
         found = combine_results(check_residuals(self._code, self._case, outputs, inputs) + compared)
         # A set's reference may choose otherwise in float64, as the output may (`is_incomparable`).

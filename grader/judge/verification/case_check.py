@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grader.judge.correctness.check import check, check_outputs, combine_results
+from grader.judge.correctness.check import ExpectedOutputs, check, check_outputs, combine_results
 from grader.judge.correctness.error_bound import ErrorBound, error_bounds
 from grader.judge.problem_code import (
     ProblemCode,
@@ -166,9 +166,8 @@ def check_row(
     """Check against every bound of the problem; or with `bounds` against those, and no budget."""
     explained = expected == "pass"  # that a mutant fails needs no explanation
     if bounds is None:
-        result = check_outputs(
-            code, data.case, outputs, data.truth, data.eager, data.inputs, data.bounds, explained
-        )
+        right = ExpectedOutputs(data.truth, data.inputs, data.eager, data.bounds)
+        result = check_outputs(code, data.case, outputs, right, explained)
     else:
         result = combine_results(
             [
