@@ -136,6 +136,17 @@ def test_a_tail_that_is_not_computed_right() -> None:
     assert guess(out, truth) == "only the rows from 39 on are wrong: is the last tile masked"
 
 
+def test_a_few_errors_in_the_last_columns_are_no_tail() -> None:
+    """Some are beyond a bound by chance, here where 1 % is about the bound of bf16."""
+    truth = reference() * 100
+    out = truth.float() * 1.01
+    wrong = torch.zeros(truth.shape, dtype=torch.bool)
+    wrong[[3, 20], 299] = True
+    found = likely_cause(out, truth, None, wrong)
+    assert found is not None
+    assert "1.01 times what it should be" in found
+
+
 def test_zeros() -> None:
     truth = reference()
     assert guess(torch.zeros(40, 300), truth) == "they are all 0: was it computed"
