@@ -177,12 +177,14 @@ class Problem:
 def _set_statement(spec: Spec, imported: ImportedProblem) -> str:
     """Of the set's own text, only what its licence lets a page show."""
     source = imported.source
+    functions = [f"`{name}({', '.join(names)})`" for name, names in imported.functions.items()]
+    theirs = f" ({', '.join(functions)})" if functions else ""
     lines = [
         f"# {source.title}",
         "",
         f"A problem of [{source.set_title}]({source.link}), licence: {source.licence}.",
         "",
-        "A submission is what that set's users write, or our own "
+        f"A submission is what that set's users write{theirs}, or our own "
         f"`{spec.entry}(…, out)` with the arguments of the problem in their order.",
     ]
     lines += ["", *(f"- {line}" for line in imported.limits)] if imported.limits else []

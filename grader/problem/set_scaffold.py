@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from grader.problem.imported import CaseForm, ImportedProblem, TensorForm, ValueForm
@@ -42,7 +42,7 @@ def _plain(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     names = [argument.name for argument in problem.spec.args]
     zeros = [f"    {a.name}.zero_()" for a in problem.spec.args if a.role != "in"]
     lines = ['"""', "", "", f"def {problem.spec.entry}({', '.join(names)}):"]
-    lines += [*_described(problem), *zeros]
+    lines += [*_described(problem.spec.args), *zeros]
     return "\n".join(lines) + "\n"
 
 
@@ -50,7 +50,15 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
     if imported.functions:
         return _functions(problem, imported, form)
     names = [argument.name for argument in problem.spec.args]
-    lines = ['"""', "", "import torch", "", "", "def custom_kernel(data):", *_described(problem)]
+    lines = [
+        '"""',
+        "",
+        "import torch",
+        "",
+        "",
+        "def custom_kernel(data):",
+        *_described(problem.spec.args),
+    ]
     everywhere = _everywhere(imported)
     given = {i: place for place, i in _leaves("data", form.data) if i in everywhere}
     lines += [f"    {names[i]} = {place}" for i, place in given.items()]
@@ -66,12 +74,13 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
 
 def _functions(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     lines = ['"""', "", "import torch"]
-    results = dict(_leaves("", form.result))
+    places, results = (dict(_leaves("", tree)) for tree in (form.data, form.result))
     for name, arguments in imported.functions.items():
         i = results[f"[{name!r}]"]
-        made = _like_inputs(problem, problem.spec.args[i], form.values[i])
-        lines += ["", "", f"def {name}({', '.join(arguments)}):", *_described(problem)]
-        lines.append(f"    return {made}")
+        used = [places[f"[{argument!r}]"] for argument in arguments]
+        described = _described([problem.spec.args[place] for place in (*used, i)])
+        lines += ["", "", f"def {name}({', '.join(arguments)}):", *described]
+        lines.append(f"    return {_like_inputs(problem, problem.spec.args[i], form.values[i])}")
     return "\n".join(lines) + "\n"
 
 
@@ -79,7 +88,7 @@ def _run(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     names = [argument.name for argument in problem.spec.args]
     inputs = [names[i] for _, i in _leaves("", form.data)]
     lines = ['"""', "", "import torch", "", "", f"def run({', '.join(inputs)}):"]
-    lines += _described(problem)
+    lines += _described(problem.spec.args)
     outputs = []
     for argument, value in zip(problem.spec.args, form.values, strict=True):
         if argument.role != "in":
@@ -147,10 +156,10 @@ def _model(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     return "\n".join(lines) + _MODEL + forward
 
 
-def _described(problem: Problem) -> list[str]:
-    """A docstring that lists the arguments."""
+def _described(arguments: Iterable[Argument]) -> list[str]:
+    """A docstring that lists arguments."""
     lines = ['    """']
-    for argument in problem.spec.args:
+    for argument in arguments:
         shape = f"[{', '.join(argument.shape)}] " if argument.shape else ""
         lines.append(f"    {argument.name}: {shape}{argument.dtype}, {argument.role}")
     return [*lines, '    """']

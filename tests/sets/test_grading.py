@@ -209,6 +209,9 @@ def test_a_board_whose_submissions_define_several_functions(tmp_path: Path) -> N
     assert [argument.name for argument in problem.spec.args] == names
     assert problem.imported is not None
     assert problem.imported.limits == ()
+    assert (
+        "(`squares_forward(x, index)`, `squares_backward(x, index, gradient)`)" in problem.statement
+    )
     right = graded(problem, SQUARES)
     assert right.verdict == "accepted", right.reason
     own = (
