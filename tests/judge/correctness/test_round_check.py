@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge.correctness.check import CheckResult
-from grader.judge.correctness.error_bound import ErrorBound
+from grader.judge.correctness.check import CheckResult, ExpectedOutputs
 from grader.judge.correctness.round_check import EAGER_ALLOWANCE, RoundCheck
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import poison
@@ -59,17 +58,10 @@ class Whole:
         self.failure: str | None = None
 
     def compare(
-        self,
-        code: ProblemCode,
-        case: Case,
-        outputs: Values,
-        truth: Values,
-        eager: Values,
-        inputs: Values,
-        bounds: dict[str, ErrorBound],
+        self, code: ProblemCode, case: Case, outputs: Values, expected: ExpectedOutputs
     ) -> CheckResult:
         assert (code, case) == (self.code, self.case)
-        self.thorough.append((outputs, truth, eager, inputs))
+        self.thorough.append((outputs, expected.truth, expected.eager, expected.initial))
         return CheckResult(failure=self.failure)
 
     def write(self, index: int, values: Values) -> None:
