@@ -313,7 +313,7 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "made_up", "", -1, methods};
 PyMODINIT_FUNC PyInit_compiled_solution() { return PyModule_Create(&module); }
 """,
 }
-"""It uses Python's own interface, which compiles in a second; PyTorch's takes half a minute."""
+"""It uses Python's own interface, which compiles sooner than PyTorch's."""
 
 
 @pytest.mark.gcc
