@@ -219,11 +219,6 @@ def reduce_sum(code: ProblemCode, case: Case, values: Values) -> Candidates:
     changes += [{"kBlocksPerSM": blocks} for blocks in (4, 16, 32)]
     changes += [{"kWarpPacks": 64}, {"kGroupPacks": 0}]
     yield from _cuda_variants(path, f"reduce_sum{suffix}", sizes, changes)
-    yield "torch.compile", _calling(torch.compile(_sum_of_rows))
-
-
-def _sum_of_rows(x: torch.Tensor, out: torch.Tensor) -> None:
-    out.copy_(x.sum(dim=1, dtype=torch.float32))
 
 
 PROBLEMS = (

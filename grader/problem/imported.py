@@ -63,6 +63,13 @@ class SetSource:
         hashes["(options)"] = hashlib.sha256(options).hexdigest()
         return JudgedVersion(self.name, {"set": self.set, "import": IMPORT_FORMAT}, hashes)
 
+    @property
+    def functions(self) -> Mapping[str, list[str]]:
+        """Of a KernelBot board whose submissions define several functions, each with the names of
+        its arguments, which are among the inputs; empty for every other problem."""
+        found: Mapping[str, list[str]] = self.options.get("functions", {})
+        return found
+
     def digest(self) -> str:
         """SHA-256, hexadecimal, of `judged`."""
         return self.judged.digest
@@ -243,7 +250,7 @@ class ImportedProblem:
         """For the runner: how a submission of the set is called; empty where as one of ours."""
         form = next(iter(self.forms.values()))
         if self.source.set == "kernelbot":
-            return {"convention": {"kind": "data", "functions": self.functions}}
+            return {"convention": {"kind": "data", "functions": self.source.functions}}
         if self.source.set == "kernelbench":
             shapes = {v.name: v.form.shape for v in form.values if isinstance(v.form, TensorForm)}
             names = [v.name if v.weight else None for v in form.values]
@@ -253,13 +260,6 @@ class ImportedProblem:
             binding = "tvm-ffi" if self.source.set == "fib" else "torch"
             return {"convention": {"kind": "run", "binding": binding}}
         return {"convention": {"kind": "arguments"}}
-
-    @property
-    def functions(self) -> Mapping[str, list[str]]:
-        """Of a KernelBot board whose submissions define several functions, each with the names of
-        its arguments, which are among the inputs; empty for every other problem."""
-        found: Mapping[str, list[str]] = self.source.options.get("functions", {})
-        return found
 
     @property
     def has_c_prototype(self) -> bool:

@@ -177,7 +177,7 @@ class Problem:
 def _set_statement(spec: Spec, imported: ImportedProblem) -> str:
     """Of the set's own text, only what its licence lets a page show."""
     source = imported.source
-    functions = [f"`{name}({', '.join(names)})`" for name, names in imported.functions.items()]
+    functions = [f"`{name}({', '.join(names)})`" for name, names in source.functions.items()]
     theirs = f" ({', '.join(functions)})" if functions else ""
     lines = [
         f"# {source.title}",

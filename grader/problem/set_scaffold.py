@@ -47,7 +47,7 @@ def _plain(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
 
 
 def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
-    if imported.functions:
+    if imported.source.functions:
         return _functions(problem, imported, form)
     names = [argument.name for argument in problem.spec.args]
     lines = [
@@ -75,7 +75,7 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
 def _functions(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     lines = ['"""', "", "import torch"]
     places, results = (dict(_leaves("", tree)) for tree in (form.data, form.result))
-    for name, arguments in imported.functions.items():
+    for name, arguments in imported.source.functions.items():
         i = results[f"[{name!r}]"]
         used = [places[f"[{argument!r}]"] for argument in arguments]
         described = _described([problem.spec.args[place] for place in (*used, i)])

@@ -74,7 +74,6 @@ from reference import reference_{kind} as {name}
 def reference_submission(source: SetSource) -> Submission:
     """The reference of a problem, wrapped as its set's users would."""
     files = {name: content.decode("latin-1") for name, content in source.files.items()}
-    functions = source.options.get("functions", {}) if source.set == "kernelbot" else {}
-    tail = "".join(_FUNCTION.format(name=n, kind=n.rpartition("_")[2]) for n in functions)
+    tail = "".join(_FUNCTION.format(name=n, kind=n.rpartition("_")[2]) for n in source.functions)
     text = _HEAD.format(files=repr(files)) + (tail or _TAILS[source.set])
     return Submission("reference.py", "python", text.encode())

@@ -45,8 +45,6 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
             module = _compiled(solution.extension)
         else:
             module = _imported(module_name, path)
-    except LoadError:
-        raise
     except SyntaxError as error:
         where = f" (line {error.lineno})" if error.lineno else ""
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
@@ -95,11 +93,7 @@ def _imported(name: str, path: Path) -> ModuleType:
 
 def _compiled(extension: Extension) -> Any:
     """Compile C++ and CUDA sources into a module, as `load_inline` does."""
-    try:
-        package = importlib.import_module(extension.package)
-    except ModuleNotFoundError as error:
-        raise LoadError(f"the Solution's binding needs '{error.name}', which is missing") from error
-    return package.load(**extension.arguments)
+    return importlib.import_module(extension.package).load(**extension.arguments)
 
 
 def _without_weights(parameters: dict[str, Any], weights: list[str]) -> dict[str, Any]:

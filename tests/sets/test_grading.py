@@ -219,9 +219,9 @@ def test_a_board_whose_submissions_define_several_functions(tmp_path: Path) -> N
     )
     own += f"    {names[4]}.copy_(squares_backward(x, index, gradient))\n"
     assert graded(problem, SQUARES + own).verdict == "accepted"
-    late = graded(problem, SQUARES.replace("return (2", "return (2.1"))
-    assert late.verdict == "wrong_answer"
-    assert "'out_squares_backward'" in late.reason
+    scaled = graded(problem, SQUARES.replace("return (2", "return (2.1"))
+    assert scaled.verdict == "wrong_answer"
+    assert "'out_squares_backward'" in scaled.reason
     one = graded(problem, SQUARES.replace("squares_backward", "backward"))
     assert one.reason == "no function named 'squares_backward' in the file"
 

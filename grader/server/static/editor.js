@@ -205,7 +205,12 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   const openFile = async (dropped) => {
     const suffix = dropped.name.toLowerCase().match(/\.(py|cu)$/)?.[1];
-    if (!suffix) return refuse("Here, files end in .py and .cu. Choose another kind below.");
+    if (!suffix) {
+      const ends = file.accept.split(",");
+      if (ends.some((end) => dropped.name.toLowerCase().endsWith(end)))
+        return refuse("Choose this file below to submit it as it is.");
+      return refuse(`A submission is one file, and files end in ${ends.join(" and ")}.`);
+    }
     if (dropped.size > 1 << 24) return refuse("The file is too large.");
     let content;
     try {
