@@ -166,6 +166,7 @@ def _avoid_context() -> None:
     from cuda.bindings import driver as cuda
     from triton.runtime import driver
 
+    driver.reset_active()  # a warm runner has one without a device
     cuda.cuInit(0)
     kinds = cuda.CUdevice_attribute
     major, minor = (

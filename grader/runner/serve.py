@@ -73,16 +73,25 @@ class Server:
         self.precompiler: Precompiler | None = None
         self.busy_wait = False
         """Whether to poll for requests without sleeping, so that waking up is not timed."""
-        self.has_device = self.is_warm = device == "cpu"
-        """Whether the device is initialized, and Triton's compiler is loaded."""
+        self.has_compiler = self.has_device = device == "cpu"
+        """Whether Triton's compiler is loaded, and the device is initialized."""
+
+    def load_compiler(self) -> None:
+        """Load Triton's compiler, by compiling a kernel. Before there is a device context it makes
+        none, and processes that are forked then have the compiler too."""
+        from grader.runner import warmup
+
+        self.has_compiler = True
+        if self.has_device:
+            warmup.compile_warmup_kernel()
+        else:
+            warmup.compile_without_device()
 
     def init_device(self, triton: bool) -> None:
         """Create the device context. With `triton`, also fork the precompiler and build Triton's
         helper module."""
         self.has_device = True
         if triton:
-            from triton.runtime import driver
-
             from grader.runner import triton_launcher
 
             triton_launcher.install()
@@ -90,25 +99,25 @@ class Server:
         self.stream = _blocking_stream()
         torch.cuda.set_stream(self.stream)  # the current stream of every call
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        if triton:
-            # The first call builds a helper in C, which must not count as a kernel's time.
-            driver.active.get_current_device()
+        if triton or self.has_compiler:
+            from triton.runtime import driver
+
+            # This builds a helper in C, which must not count as a kernel's time.
+            driver.reset_active()
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()
 
-    def warm_up_triton(self) -> None:
-        """Load Triton's compiler, by compiling a kernel."""
-        from grader.runner.warmup import compile_warmup_kernel
-
-        self.is_warm = True
-        compile_warmup_kernel()
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is nothing left to prepare."""
+        return self.has_compiler and self.has_device
 
     def warm_up(self) -> None:
         """Do one step of preparation, while no request is waiting."""
-        if not self.has_device:
+        if not self.has_compiler:
+            self.load_compiler()
+        else:
             self.init_device(triton=True)
-        elif not self.is_warm:
-            self.warm_up_triton()
 
     def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Initialize what the submission's language needs; the reply lists library versions."""
@@ -116,7 +125,7 @@ class Server:
         if not self.has_device:
             self.init_device(request["triton"])
         if not request["triton"]:
-            self.is_warm = True  # the submission compiles no Triton kernels
+            self.has_compiler = True  # the submission needs none
             self._end_precompiler()
         else:
             import triton
@@ -140,7 +149,7 @@ class Server:
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Load the entry from the lent source, or for a `.cu` file from the lent library."""
-        self.is_warm = True  # no more preparation from here on
+        self.has_compiler = True  # no more preparation from here on
         source = read_lent(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
@@ -197,8 +206,7 @@ class Server:
         for values in layout.sets:
             self.sets.append([_tensors(self.arena.buffer, value) for value in values])
         self.case = request
-        # The code of a problem of another set is lent memory too, and waits while others are timed.
-        self.busy_wait = self.device == "cuda" and self.entry is not None
+        self.busy_wait = False  # nothing is timed before the next round
         if self.entry is not None:
             self.completed = list(map(self.entry.setup, self.sets))
             self.prepared = [self.entry.prepare(values, request) for values in self.completed]
@@ -267,6 +275,7 @@ class Server:
     def ready(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Prepare a round: calls of the sets in order, or a replay of the graph."""
         order = request["order"]
+        self.busy_wait = self.device == "cuda"
         self.body = (
             self.graph.replay if request["graph"] and self.graph else partial(self._run, order)
         )

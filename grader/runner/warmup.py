@@ -1,7 +1,8 @@
 """A Triton kernel that is compiled to warm up the compiler, and never launched.
 
 The first kernel that a process compiles takes over half a second longer than the next ones, for
-Triton's own imports. A runner that waits for a submission has that time. Imported only on a GPU.
+Triton's own imports. A runner that waits for a submission has that time, and compiles it before it
+forks the precompiler, so that the forked processes are warm too. Imported only on a GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from contextlib import suppress
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -18,6 +21,29 @@ def _warmup_kernel(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-unty
     at = tl.arange(0, BLOCK)
     values = tl.load(x + at, mask=at < length, other=0.0).to(tl.float32)
     tl.store(out + at, tl.exp(values - tl.max(values, axis=0)), mask=at < length)
+
+
+class _NoDevice:
+    """A Triton driver that makes no CUDA call: a process forked after one could make none."""
+
+    def get_current_target(self) -> GPUTarget:
+        """The target of the warm-up kernel, whichever GPU there is."""
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_without_device() -> None:
+    """`compile_warmup_kernel` in a process without a CUDA context, which then gets none. Until
+    `driver.reset_active()`, Triton's driver is one that launches nothing."""
+    from cuda.bindings import driver as _  # noqa: F401 - which the forked processes need, too
+
+    driver.set_active(_NoDevice())
+    compile_warmup_kernel()
 
 
 def compile_warmup_kernel() -> None:

@@ -145,13 +145,19 @@ class RecordingServer(Server):
         self.has_device = True
         self.done.append("all" if triton else "context")
 
-    def warm_up_triton(self) -> None:
-        self.is_warm = True
-        self.done.append("warm")
-        self.warm.set()
+        self._note_warm()
+
+    def load_compiler(self) -> None:
+        self.has_compiler = True
+        self.done.append("compiler")
+        self._note_warm()
+
+    def _note_warm(self) -> None:
+        if self.is_warm:
+            self.warm.set()
 
 
-@pytest.mark.parametrize(("triton", "done"), [(False, ["context"]), (True, ["all", "warm"])])
+@pytest.mark.parametrize(("triton", "done"), [(False, ["context"]), (True, ["all", "compiler"])])
 def test_an_early_hello_prepares_only_what_the_submission_needs(
     triton: bool, done: list[str]
 ) -> None:
@@ -174,7 +180,24 @@ def test_before_hello_everything_is_prepared() -> None:
     assert server.warm.wait(PATIENCE_S)
     assert judge.ask("hello", triton=False).status is Status.OK
     judge.close()
-    assert server.done == ["all", "warm"]
+    assert server.done == ["compiler", "all"]  # the precompiler inherits the compiler
+
+
+def test_only_rounds_are_awaited_without_sleeping(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between tests it would take a processor from the compiler."""
+    server = judge.server
+    judge.load(ADD)
+    arena, _ = judge.lend()
+    monkeypatch.setattr(server, "device", "cuda")
+    assert not server.busy_wait
+    server.ready({"order": [0], "graph": False}, [])
+    assert server.busy_wait
+    monkeypatch.setattr(server, "device", "cpu")
+    judge.lend(reuse=arena)
+    assert not server.busy_wait
+    arena.close()
 
 
 def test_load_lend_call(judge: Judge) -> None:
