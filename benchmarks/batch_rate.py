@@ -1,6 +1,6 @@
 """How many gradings an hour does a batch make on one GPU, and are the scores those of one alone?
 
-    python -m benchmarks.batch_rate [--count 60] [--sandbox docker] [--tests-at-once 2]
+    python -m benchmarks.batch_rate [--count 60] [--sandbox docker] [--tests-at-once 4]
         [--language python|cuda] [--tests-only] [--alone 3] [--device cuda]
 
 The batch has `--count` different softmax kernels, none of which a compiler has seen: of ten, seven
@@ -75,7 +75,7 @@ def unseen(text: str, number: int, language: str) -> str:
 @click.command()
 @click.option("--count", default=60, show_default=True)
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
-@click.option("--tests-at-once", default=2, show_default=True)
+@click.option("--tests-at-once", default=4, show_default=True)
 @click.option("--language", type=click.Choice(["python", "cuda"]), default="python")
 @click.option("--tests-only", is_flag=True)
 @click.option("--alone", default=3, show_default=True, help="Gradings to compare scores with.")

@@ -39,12 +39,12 @@ AnyProblem = Problem | str | Path
 AnySource = str | bytes | Path
 """The text of a submission, or the path of its file."""
 
-TESTS_AT_ONCE = 2
+TESTS_AT_ONCE = 4
 """Gradings that test beside each other on one GPU."""
 MOST_WARM = 8
 """Sandboxes that a slot which tests on a GPU keeps ready, at most one for each of its share of the
 cores. One takes seconds to import torch and open the device, the tests of a submission one."""
-WARM_TO_TIME = 2
+WARM_TO_TIME = 3
 """Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
 memory that its largest case needed, of softmax about 25 GB."""
 TO_TIME = 32
@@ -175,7 +175,7 @@ class Grader:
     ) -> None:
         """`problem` is that of items without one. `devices` are ``cpu`` or ``cuda:0``, ``cuda:1``,
         …; by default the first GPU, or the CPU. `tests_at_once` is the number of gradings beside
-        each other on a device: by default 2 on a GPU, and one for each core of a CPU.
+        each other on a device: by default 4 on a GPU, and one for each core of a CPU.
 
         Raises `ProblemError`, and ValueError for a device that is unknown or not there.
         """

@@ -117,6 +117,10 @@ def grade(
         with gpu_lock(device, shared=not benchmarks):
             master, record = _attempts(request, compilation, seed)
             in_company = gpu_is_shared(device)
+            if in_company:
+                import torch
+
+                torch.cuda.empty_cache()  # the grading that is timed next may need the memory
         if in_company and _may_differ_alone(record):
             progress(Progress("sandbox_start"))
             with gpu_lock(device):
