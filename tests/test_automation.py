@@ -26,12 +26,19 @@ from grader.problem import ProblemError
 from grader.report import PassedTests, Report, Verdict
 from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import Language, SubmissionError
+from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBMISSIONS = ROOT / "submissions" / "softmax"
 RIGHT = (SUBMISSIONS / "accepted" / "torch_softmax.py").read_text()
 WRONG = SUBMISSIONS / "wrong_answer" / "zeros.py"
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradings of this process need not import torch again; those of a `Grader`'s workers do."""
+    monkeypatch.setattr(automation, "make_sandbox", lambda _: ForkedSandbox())
 
 
 def test_one_grading_and_one_check() -> None:
@@ -44,6 +51,7 @@ def test_one_grading_and_one_check() -> None:
     assert {case.kind for case in checked.cases} == {"test"}
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_profile_or_the_report_of_a_failure() -> None:
     options: dict[str, Any] = {"device": "cpu", "sandbox": "process"}
     found = grader.profile("softmax", RIGHT, case="practice", **options)
@@ -183,6 +191,7 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert automation._parsed("cuda") == ("cuda", "3")
 
 
+@pytest.mark.usefixtures("forked")
 def test_only_whole_problems_go_to_workers() -> None:
     part = dataclasses.replace(load_problem("softmax"), selected=frozenset(["primes"]))
     with pytest.raises(ProblemError, match="takes whole problems only"):
@@ -191,6 +200,7 @@ def test_only_whole_problems_go_to_workers() -> None:
     assert [case.name for case in report.cases] == ["primes"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_problem_of_another_set(tmp_path: Path) -> None:
     """By its path, for one grading and for workers, which have no checkout."""
     name = f"kernelbench:{made_up.kernelbench(tmp_path)}"
