@@ -24,10 +24,8 @@ from grader.runner.prototype_check import (
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = sorted(path.parent.name for path in ROOT.glob("problems/*/problem.yaml"))
-HONEST = [
-    *ROOT.glob("submissions/*/accepted/*.cu"),
-    *ROOT.glob("reference/*/*.cu"),
-]
+SUBMITTED = [*ROOT.glob("submissions/*/accepted/*.cu")]
+HONEST = [*SUBMITTED, *ROOT.glob("reference/*/*.cu")]
 WANTED = {
     "entry": 'extern "C" void entry(const float* x, __half* const* out, const int64_t* out_lengths,'
     " int64_t rows, double eps, cudaStream_t stream)",
@@ -54,8 +52,9 @@ def defined(parameters: str, head: str = 'extern "C" void', rest: str = "") -> s
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("file", HONEST, ids=lambda file: f"{file.parent.name}-{file.stem}")
+@pytest.mark.parametrize("file", SUBMITTED, ids=lambda file: f"{file.parents[1].name}-{file.stem}")
 def test_honest_files_pass(tmp_path: Path, file: Path) -> None:
+    """Those of `reference/` are checked as they are compiled, by judge/test_reference.py."""
     name = next(part for part in PROBLEMS if part in file.parts)
     wanted = prototypes(Problem.load(ROOT / "problems" / name).spec)
     assert clash(file.read_text(), tmp_path, wanted) is None
@@ -219,15 +218,17 @@ def test_a_file_may_have_the_prototype_of_its_set(source: str, chosen: str) -> N
     assert chosen_prototypes(source.encode(), without) == {"solve": OURS}
 
 
+SOLVE = 'extern "C" void solve(const float* x, float* y, int n, float alpha) '
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("integer", ["int", "size_t", "unsigned", "long long"])
 def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(
     integer: str, tmp_path: Path
 ) -> None:
     """Here with a function of the host, on memory of the host."""
-    head = 'extern "C" void solve(const float* x, float* y, int n, float alpha) '
     body = "{ for (long i = 0; i < (long)n; i++) y[i] = alpha * x[i]; }\n"
-    source = (head.replace("int n", f"{integer} n") + body).encode()
+    source = (SOLVE.replace("int n", f"{integer} n") + body).encode()
     prototypes = chosen_prototypes(source, REQUEST)
     with checked_prototypes(source, tmp_path, "90a", prototypes, of_set=True):
         nvcc.library(source, tmp_path, "90a", nvcc.SET_FLAGS)
@@ -236,12 +237,15 @@ def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(
     x, y = torch.arange(1.0, 5.0), torch.zeros(4)
     entry.call(entry.prepare([x, y, 3, 0.5], {}))
     assert y.tolist() == [0.5, 1.0, 1.5, 0.0]
-    wrong = (head.replace("int n, float", "float alpha, int") + "{}\n").encode()
-    again = tmp_path / "again"
-    again.mkdir()
+
+
+@pytest.mark.nvcc
+def test_an_entry_with_another_prototype_than_its_set_s_does_not_pass(tmp_path: Path) -> None:
+    wrong = (SOLVE.replace("int n, float", "float alpha, int") + "{}\n").encode()
+    prototypes = chosen_prototypes(wrong, REQUEST)
     with (
         pytest.raises(LoadError) as caught,
-        checked_prototypes(wrong, again, "90a", prototypes, of_set=True),
+        checked_prototypes(wrong, tmp_path, "90a", prototypes, of_set=True),
     ):
         pass
     assert str(caught.value).startswith("'solve' takes float as parameter 3 instead of int n")
