@@ -466,7 +466,7 @@ def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
 
 
 def test_a_leaderboard_says_why_results_do_not_rank(
-    shell: Shell, problem: Path, kernel: Path
+    shell: Shell, problem: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell("submit", problem, kernel)
     on_cpu = {"device": "cpu", "gpu": None, "ranked": False, "score_us": None}
@@ -489,6 +489,9 @@ def test_a_leaderboard_says_why_results_do_not_rank(
     assert "#1" in out
     assert "no, of another version of the problem" in out
     assert "CPU times" not in out
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = shell("leaderboard", "double", "--gpu", "h100")
+    assert "no, of another" in out, "a terminal of the usual width shows it too"
 
 
 def test_a_changed_text_leaves_the_leaderboard_as_it_is(

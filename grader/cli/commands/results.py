@@ -127,8 +127,10 @@ def results_table(listed: list[ListedResult], problem_digest: str | None = None)
         TableColumn("verdict", verdicts),
         number_column("score", scores, 1),
         TableColumn("file", [safe_text(r.submission_name, 40) for r in reports], 2),
-        TableColumn("when", when, 3, style="dim"),
-        TableColumn("ranked", [safe_text("no, " + w if w else "yes") for w in whys], 4),
+        TableColumn("when", when, 4, style="dim"),
+        TableColumn(
+            "ranked", [safe_text("no, " + w if w else "yes") for w in whys], 3, wraps_at=16
+        ),
     ]
     if len({report.problem for report in reports}) > 1:
         columns.insert(1, TableColumn("problem", [safe_text(r.problem, 64) for r in reports]))
