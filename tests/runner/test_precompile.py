@@ -22,7 +22,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
@@ -555,15 +554,6 @@ def test_an_autotuner_compiles_all_configurations_and_caches_no_choice(
     assert len(blocks) == 4, "and the chosen one again"
 
 
-class Driver:
-    """Answers Triton's device queries without a GPU."""
-
-    get_current_device = get_current_stream = get_device_capability = lambda self, *_: 0
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-
 CALLS: dict[str, Callable[[torch.Tensor], tuple[Any, ...]]] = {
     "whole": lambda x: (x, x.numel()),
     "aligned part": lambda x: (x[1:], 1),
@@ -580,7 +570,7 @@ def test_fake_and_real_tensors_give_the_same_cache_key(
     """The key consists of types, alignment and values."""
     keys: list[Any] = []
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 requires it
-    monkeypatch.setattr(driver, "_active", Driver())
+    monkeypatch.setattr(driver, "_active", warmup._NoDevice())
     monkeypatch.setattr(JITFunction, "_do_compile", lambda _, key, *__: keys.append(key))
     for x in (FakeCudaTensor(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
         copy.device_caches.clear()
