@@ -144,11 +144,8 @@ def _serve_queue(queue: socket.socket, reports: socket.socket) -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
-        from grader.runner.warmup import compile_warmup_kernel
-
         with reports:  # closed before the process exits, as its teardown takes time
-            _avoid_context()
-            compile_warmup_kernel()
+            _load_compiler()
             _disable_launches()
             precompile: Callable[[int], None] | None = None
             while message := queue.recv(8192):
@@ -161,25 +158,28 @@ def _serve_queue(queue: socket.socket, reports: socket.socket) -> None:
     os._exit(0)
 
 
-def _avoid_context() -> None:
-    """Answer Triton's device queries without PyTorch, which would create a CUDA context."""
-    from cuda.bindings import driver as cuda
+def _load_compiler() -> None:
+    """Load Triton's compiler, unless the runner had it when it forked, without a CUDA context."""
+    from grader.runner.warmup import compile_without_device
+
+    compile_without_device()
+
+
+def _compile_for(capability: tuple[int, int]) -> None:
+    """Have Triton compile for a device of this compute capability, without asking PyTorch for it,
+    which would create a CUDA context."""
     from triton.runtime import driver
 
-    driver.reset_active()  # a warm runner has one without a device
-    cuda.cuInit(0)
-    kinds = cuda.CUdevice_attribute
-    major, minor = (
-        cuda.cuDeviceGetAttribute(kind, 0)[1]
-        for kind in (
-            kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-            kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-        )
-    )
-    active = driver.active
-    active.get_current_device = lambda: 0
-    active.get_current_stream = lambda device: 0
-    active.get_device_capability = lambda device: (major, minor)
+    from grader.runner.warmup import NoDevice
+
+    driver.set_active(NoDevice(capability))
+
+
+def _use_device() -> None:
+    """Have Triton ask PyTorch for its device."""
+    from triton.runtime import driver
+
+    driver.reset_active()
 
 
 def _disable_launches() -> None:
@@ -232,9 +232,12 @@ def _loaded(folder: Path) -> Callable[[int], None]:
         return load_python(source, own, job)
 
     was_loaded = TORCH_COMPILER in sys.modules
+    _compile_for(job["capability"])
     entry = load("fake")
     # A submission that uses torch.compile needs tensors that are really on the device.
     is_fake = was_loaded or TORCH_COMPILER not in sys.modules
+    if not is_fake:
+        _use_device()
 
     def precompile(number: int) -> None:
         nonlocal entry, is_fake
@@ -249,6 +252,7 @@ def _loaded(folder: Path) -> Callable[[int], None]:
                 with FakeCudaMode(), _without_compiler():
                     entry.call(entry.prepare(entry.setup(fakes), case))
             except Exception:  # noqa: BLE001 - it needs values, the device or torch.compile
+                _use_device()
                 # A fresh copy, since the first may have kept fake tensors.
                 entry, is_fake = load("zeros"), False
         if not is_fake:

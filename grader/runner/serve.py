@@ -160,7 +160,9 @@ class Server:
             self._end_precompiler()
         if self.precompiler is not None and "cases_bytes" in request:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
-            self.precompiler.begin(source, folder, request | {"cases": cases})
+            capability = torch.cuda.get_device_capability()
+            job = request | {"cases": cases, "capability": capability}
+            self.precompiler.begin(source, folder, job)
         if request["language"] == "cuda":
             write_cuda(folder, source, read_lent(fds[1], request["library_bytes"]))
             self.entry = load_cuda(folder, request, self.device)

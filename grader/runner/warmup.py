@@ -8,6 +8,7 @@ forks the precompiler, so that the forked processes are warm too. Imported only 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import torch
 import triton
@@ -23,12 +24,20 @@ def _warmup_kernel(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-unty
     tl.store(out + at, tl.exp(values - tl.max(values, axis=0)), mask=at < length)
 
 
-class _NoDevice:
-    """A Triton driver that makes no CUDA call: a process forked after one could make none."""
+class NoDevice:
+    """A Triton driver for compiling alone. It makes no CUDA call: a process forked after one could
+    make none. What it does not know, such as a property of the device, Triton's own driver is
+    asked."""
+
+    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
+        self._capability = capability
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return self._capability
 
     def get_current_target(self) -> GPUTarget:
-        """The target of the warm-up kernel, whichever GPU there is."""
-        return GPUTarget("cuda", 90, 32)
+        major, minor = self._capability
+        return GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -36,13 +45,23 @@ class _NoDevice:
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "launcher_cls":  # building one needs no device either
+            from triton.backends.nvidia.driver import CudaLauncher
+
+            return CudaLauncher
+        return getattr(driver.default, name)
+
 
 def compile_without_device() -> None:
     """`compile_warmup_kernel` in a process without a CUDA context, which then gets none. Until
     `driver.reset_active()`, Triton's driver is one that launches nothing."""
-    from cuda.bindings import driver as _  # noqa: F401 - which the forked processes need, too
+    from cuda.bindings import driver as _  # noqa: F401 - which the runner needs next
 
-    driver.set_active(_NoDevice())
+    driver.set_active(NoDevice())
     compile_warmup_kernel()
 
 

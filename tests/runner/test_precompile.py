@@ -54,8 +54,7 @@ Start = Callable[[Job], Precompiler]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a precompiler of three processes that run a job; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
-    monkeypatch.setattr(precompile, "_avoid_context", lambda: None)
-    monkeypatch.setattr(warmup, "compile_warmup_kernel", lambda: None)
+    monkeypatch.setattr(precompile, "_load_compiler", lambda: None)
     monkeypatch.setattr(precompile, "_disable_launches", lambda: None)
     made: list[Precompiler] = []
     ours = os.getpid()
@@ -327,7 +326,7 @@ def test_processes_end_with_the_runner() -> None:
 import os
 from grader.runner import precompile
 os.sched_getaffinity = lambda _: range(6)
-precompile._avoid_context = lambda: None
+precompile._load_compiler = lambda: None
 print(*precompile.Precompiler.start()._pids, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -347,7 +346,11 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = 0
+        self.targets: list[Any] = []
+        """What Triton was told to compile for, in order."""
         monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
+        monkeypatch.setattr(precompile, "_compile_for", self.targets.append)
+        monkeypatch.setattr(precompile, "_use_device", lambda: self.targets.append("device"))
         there = {"meta": "meta", "cuda": "cpu"}
         monkeypatch.setattr(
             precompile, "tensor_like", lambda spec, device: tensor_like(spec, there[device])
@@ -359,6 +362,7 @@ class FakeCuda:
 
 STRIDED = TensorSpec(4096, "fp16", (2, 3), (1, 2))
 VECTOR = TensorSpec(0, "fp32", (4,), (1,))
+CAPABILITY = [8, 9]
 
 
 @pytest.fixture
@@ -380,6 +384,7 @@ def run_cases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str,
             "names": ["a", "b", "n", "out"],
             "roles": ["in", "in", "in", "out"],
             "cases": [{"values": each} for each in values],
+            "capability": CAPABILITY,
         }
         (tmp_path / precompile.JOB).write_text(json.dumps(job))
         (tmp_path / precompile.SOURCE).write_text(source)
@@ -411,6 +416,7 @@ def f(x, many, n, out):
     line = "(2, 3) (1, 2) torch.float16 torch.float32 12 2"
     assert run_cases(source, [7, 8]).splitlines() == [f"{line} 7", f"{line} 8"]
     assert cuda.waits == 0
+    assert cuda.targets == [CAPABILITY]
 
 
 def test_an_entry_that_fails_on_fakes_is_called_on_zeros_and_its_errors_are_ignored(
@@ -432,6 +438,7 @@ def f(x, many, n, out):
         "(2, 3) (1, 2) torch.float16 0.0 2 2",
     ]
     assert cuda.waits == 2
+    assert cuda.targets == [CAPABILITY, "device"]
 
 
 def test_fake_tensors_that_an_entry_keeps_are_gone_when_it_is_called_on_zeros(
@@ -487,7 +494,7 @@ def f(x, many, n, out):
 def test_an_entry_that_uses_pytorchs_compiler_is_called_on_zeros(
     monkeypatch: pytest.MonkeyPatch, run_cases: Callable[[str, list[Any]], str]
 ) -> None:
-    FakeCuda(monkeypatch)
+    cuda = FakeCuda(monkeypatch)
     source = """
 from pathlib import Path
 import tabnanny
@@ -497,6 +504,7 @@ def f(x, many, n, out):
         print(type(x).__name__, file=file)
 """
     assert run_cases(source, [0]) == "Tensor\n"
+    assert cuda.targets[-1] == "device"
 
 
 @pytest.fixture
@@ -570,7 +578,7 @@ def test_fake_and_real_tensors_give_the_same_cache_key(
     """The key consists of types, alignment and values."""
     keys: list[Any] = []
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 requires it
-    monkeypatch.setattr(driver, "_active", warmup._NoDevice())
+    monkeypatch.setattr(driver, "_active", warmup.NoDevice())
     monkeypatch.setattr(JITFunction, "_do_compile", lambda _, key, *__: keys.append(key))
     for x in (FakeCudaTensor(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
         copy.device_caches.clear()
@@ -605,12 +613,14 @@ def f(x, out):
     copy[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
     copy[(1,)](more, out.view(-1), 100, BLOCK=128)
     torch.tensor([[x.data_ptr()]]).to(x.device)
+    driver.cuInit(0)
     _, _, has_context = driver.cuDevicePrimaryCtxGetState(0)
     Path(__file__).with_name("context").write_text(str(has_context))
 """
     )
     program = f"""
 import json
+import torch
 from pathlib import Path
 from grader.arena import TensorSpec, pack, tensor_like
 from grader.runner.precompile import Precompiler
@@ -618,6 +628,7 @@ precompiler = Precompiler.start()
 vector = pack(TensorSpec(0, "fp32", (1000,), (1,)))
 cases = [{{"values": [vector, vector]}}]
 job = {{"entry": "f", "names": ["x", "out"], "roles": ["in", "out"], "cases": cases}}
+job["capability"] = torch.cuda.get_device_capability()
 precompiler.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
 precompiler.wait(120)
 """
