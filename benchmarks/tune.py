@@ -93,7 +93,7 @@ def _cuda_variants(
     source = (ROOT / path).read_text()
     for change in changes:
         name = ", ".join(f"{key} {value}" for key, value in change.items()) or Path(path).stem
-        yield name, _cuda_entry(with_constants(source, change), symbol, sizes)
+        yield name, cuda_entry(with_constants(source, change), symbol, sizes)
 
 
 def with_constants(source: str, values: dict[str, int]) -> str:
@@ -120,7 +120,7 @@ def _nvcc(source: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "kernel.so"))
 
 
-def _cuda_entry(source: str, symbol: str, sizes: Sequence[int]) -> Candidate:
+def cuda_entry(source: str, symbol: str, sizes: Sequence[int]) -> Candidate:
     """A CUDA submission, which takes all tensors, then `sizes`."""
 
     def call(values: Values, out: torch.Tensor) -> None:
@@ -217,6 +217,8 @@ def reduce_sum(code: ProblemCode, case: Case, values: Values) -> Candidates:
     changes += [{"kShortThreads": threads} for threads in (64, 256)]
     changes += [{"kLoads": loads} for loads in (4, 16)]
     changes += [{"kBlocksPerSM": blocks} for blocks in (4, 16, 32)]
+    changes += [{"kBlocksPerSM": 2, "kThreads": 512}, {"kBlocksPerSM": 4, "kThreads": 256}]
+    changes += [{"kBlocksPerSM": 4, "kLoads": 16}]
     changes += [{"kWarpPacks": 64}, {"kGroupPacks": 0}]
     yield from _cuda_variants(path, f"reduce_sum{suffix}", sizes, changes)
 
