@@ -2,8 +2,10 @@
 fill the registers. Tiles of operands arrive by TMA in four stages of 48 KB of shared memory, and
 results leave by it while the next tile is begun. Tiles run in groups of rows, so that those in
 flight share `a` and `b` in the L2 cache. Operands whose rows are not aligned as TMA needs it are
-copied to rows that are: loads by element took four times as long. Where tiles are few they are
-smaller, and k is split among programs, whose partial sums are added in a fixed order.
+copied to rows that are: loads by element took four times as long. Results whose rows are not are
+stored by element from tiles of 128x192, of which 3000² has as many as fill the GPU almost three
+times. Where tiles are few they are smaller, and k is split among programs, whose partial sums are
+added in a fixed order.
 """
 
 import torch
@@ -15,6 +17,8 @@ SMS = 132
 GROUP_ROWS = 8
 """Rows of tiles in a group: 132 tiles in flight then read about 8 + 17 tiles of operands a step."""
 MOST_SPLITS = 16
+WIDE = 128, 64
+"""Columns of a wide tile, in two parts."""
 ALIGNED = 8
 """Elements of 16 bytes, at which rows must begin."""
 LINE = 64
@@ -107,12 +111,55 @@ def _one_tile(
 
 
 @triton.jit
-def _copy_rows(x, to, cols, pitch, BLOCK: tl.constexpr):
+def _wide_tile(
+    a,
+    b,
+    b_rest,
+    out,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    REST_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    OPERAND: tl.constexpr,
+):
+    """A tile of BLOCK_N + REST_N columns, which need not be a power of two."""
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N + REST_N)
+    top, left = _corner(tl.program_id(0), tiles_m, tiles_n, BLOCK_M, BLOCK_N + REST_N, GROUP)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    rest = tl.zeros((BLOCK_M, REST_N), dtype=tl.float32)
+    for start in range(0, K, BLOCK_K):
+        a_tile = a.load([top, start]).to(OPERAND)
+        total = tl.dot(a_tile, b.load([start, left]).to(OPERAND), total)
+        rest = tl.dot(a_tile, b_rest.load([start, left + BLOCK_N]).to(OPERAND), rest)
+    _store(out, total, top, left, M, N, BLOCK_M, BLOCK_N)
+    _store(out, rest, top, left + BLOCK_N, M, N, BLOCK_M, REST_N)
+
+
+@triton.jit
+def _store(out, total, top, left, M, N, ROWS: tl.constexpr, COLS: tl.constexpr):
+    row, col = top + tl.arange(0, ROWS), left + tl.arange(0, COLS)
+    at = row[:, None].to(tl.int64) * N + col[None, :]
+    inside = (row[:, None] < M) & (col[None, :] < N)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _copy_rows(a, b, a_to, b_to, a_rows, a_cols, b_cols, a_pitch, b_pitch, BLOCK: tl.constexpr):
+    """The rows of `a`, then those of `b`, and zeros behind them, so that stores are of 16 bytes."""
     row = tl.program_id(0).to(tl.int64)
-    for start in range(0, cols, BLOCK):
+    x, to, cols, pitch = a, a_to, a_cols, a_pitch
+    if row >= a_rows:
+        row -= a_rows
+        x, to, cols, pitch = b, b_to, b_cols, b_pitch
+    to, pitch = tl.multiple_of(to, 16), tl.multiple_of(pitch, 16)
+    for start in range(0, pitch, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        value = tl.load(x + row * cols + at, mask=at < cols)
-        tl.store(to + row * pitch + at, value, mask=at < cols)
+        value = tl.load(x + row * cols + at, mask=at < cols, other=0.0)
+        tl.store(to + row * pitch + at, value, mask=at < pitch)
 
 
 @triton.jit
@@ -137,15 +184,26 @@ def _tile(M, N, is_cpu):
     return 64, 128, 64, 4, 6
 
 
-def _boxes(x, block):
-    """A matrix of which TMA moves blocks: itself, or a copy of it with aligned rows."""
+def _room(x):
+    """A matrix itself, or room for a copy of one whose rows TMA cannot load."""
     rows, cols = x.shape
-    if cols % ALIGNED:
-        aligned = x.new_empty((rows, triton.cdiv(cols, LINE) * LINE))
-        pitch = aligned.stride(0)
-        _copy_rows[(rows,)](x, aligned, cols, pitch, BLOCK=4096, num_warps=8)
-        x = aligned[:, :cols]
-    return TensorDescriptor(x, [rows, cols], [x.stride(0), 1], block)
+    return x.new_empty((rows, triton.cdiv(cols, LINE) * LINE)) if cols % ALIGNED else x
+
+
+def _aligned(a, b):
+    """Both matrices, with rows that TMA can load."""
+    a_to, b_to = _room(a), _room(b)
+    a_rows = 0 if a_to is a else a.shape[0]
+    b_rows = 0 if b_to is b else b.shape[0]
+    if a_rows + b_rows:
+        sizes = a_rows, a.shape[1], b.shape[1], a_to.stride(0), b_to.stride(0)
+        _copy_rows[(a_rows + b_rows,)](a, b, a_to, b_to, *sizes, BLOCK=4096, num_warps=8)
+    return a_to[:, : a.shape[1]], b_to[:, : b.shape[1]]
+
+
+def _boxes(x, block):
+    """A matrix of which TMA moves blocks."""
+    return TensorDescriptor(x, [*x.shape], [x.stride(0), 1], block)
 
 
 def matmul(a, b, out):
@@ -159,8 +217,16 @@ def matmul(a, b, out):
     splits = triton.cdiv(K, k_each)
     shape = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP": GROUP_ROWS}
     shape["OPERAND"] = tl.float32 if is_cpu else OPERANDS[out.dtype]
-    a_boxes, b_boxes = _boxes(a, [block_m, block_k]), _boxes(b, [block_k, block_n])
+    a, b = _aligned(a, b)
     options = {"num_warps": warps, "num_stages": stages}
+    if block_n == 256 and splits == 1 and N % ALIGNED and not is_cpu:
+        first, rest = WIDE
+        shape |= {"BLOCK_N": first, "REST_N": rest}
+        b_boxes = _boxes(b, [block_k, first]), _boxes(b, [block_k, rest])
+        grid = (triton.cdiv(M, block_m) * triton.cdiv(N, first + rest),)
+        _wide_tile[grid](_boxes(a, [block_m, block_k]), *b_boxes, out, M, N, K, **shape, **options)
+        return
+    a_boxes, b_boxes = _boxes(a, [block_m, block_k]), _boxes(b, [block_k, block_n])
     if block_n == 256 and splits == 1 and N % ALIGNED == 0:
         out_boxes = _boxes(out, [block_m, block_n // 2])
         grid = (min(tiles, SMS),)

@@ -1,8 +1,8 @@
 """AdamW in Triton: one launch for all tensors, whose addresses are in a table.
 
 The table depends only on addresses and lengths. It is built once per set of tensors and kept. A
-single tensor needs none, and a thread updates one element of it, which was the fastest of one to
-eight on an H100.
+single tensor needs none, and a thread updates two elements of it: on an H100 as fast as any number
+from one to eight, on an H200 1 % faster than one.
 """
 
 from itertools import accumulate, chain
@@ -14,8 +14,8 @@ import triton.language as tl
 CHUNK = 4096
 WARPS = 8
 POLICY = ""
-BLOCK = 128
-BLOCK_WARPS = 4
+BLOCK = 512
+BLOCK_WARPS = 8
 TABLES_BYTES = 32 << 20
 
 
