@@ -52,6 +52,7 @@ EXAMPLES = {
     "Argument.dtype": "bf16",
     "Argument.shape": "[rows, cols // 2]",
     "Argument.contiguous": "false",
+    "Argument.scratch": "true",
     "Argument.structured": "true",
     "Argument.strides": "[1, rows]",
     "Argument.weight": "true",

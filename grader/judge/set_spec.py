@@ -142,6 +142,8 @@ def _argument(
         argument["contiguous"] = all(map(_is_contiguous, forms))
         # Another set does not say what its inputs decide: maybe where a kernel stores.
         argument["structured"] = True
+    if any(case.form.values[position].scratch for case in cases):
+        argument["scratch"] = True
     if value.weight:
         argument["weight"] = True
     if value.role == "out" and not (first.unique and _is_exact(cases, forms)):

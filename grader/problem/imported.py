@@ -110,6 +110,8 @@ class ValueForm(_Strict):
     role: Literal["in", "out", "inout"]
     weight: bool
     form: TensorForm | ScalarForm
+    scratch: bool = False
+    """Whether the set's reference writes it, and does not return it."""
     absent: bool = False
     """Whether only other cases have it. Here the argument has one element, zero, and the set's own
     data has nothing."""

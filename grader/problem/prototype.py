@@ -72,7 +72,7 @@ def declarations(argument: Argument, case_dtype: str) -> dict[str, str]:
     """Name → declaration of each parameter that an argument becomes."""
     name = argument.name
     c_type = C_TYPES[argument.dtype if argument.dtype in DTYPES else case_dtype]
-    const = "const " if argument.role == "in" else ""
+    const = "" if argument.is_written else "const "
     if argument.kind == "scalar":
         return {name: f"{c_type} {name}"}
     if argument.kind == "tensors":

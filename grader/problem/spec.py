@@ -81,6 +81,9 @@ class Argument(_Strict):
     submission may define ``<entry>_setup``, which gets all weights once, before any other input is
     there, outside of the time; its result takes their place among the entry's parameters. Inputs
     only."""
+    scratch: bool = False
+    """True if a call may write this input, such as a cache for later calls. What it then holds is
+    not compared. Inputs only."""
     unique: bool = True
     """False if several values are right, as of the vectors of a decomposition or of the indices of
     equal elements. Then `residuals()` in `checks.py` judges it, and the reference's value is only
@@ -93,6 +96,11 @@ class Argument(_Strict):
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     """By dtype, instead of the problem's: for an output that is more or less exact than the others.
     Outputs only."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a call may write it."""
+        return self.role != "in" or self.scratch
 
     @property
     def is_strided(self) -> bool:

@@ -323,6 +323,8 @@ def _check_argument(where: str, argument: Argument) -> None:
         raise ProblemError(f"{where}.tolerances: only an output has some")
     if argument.weight and (argument.role != "in" or argument.kind == "scalar"):
         raise ProblemError(f"{where}.weight: only an in tensor, or a list of them, is a weight")
+    if argument.scratch and (argument.role != "in" or argument.kind == "scalar" or argument.weight):
+        raise ProblemError(f"{where}.scratch: only an in tensor that is no weight may be")
     if not argument.unique and argument.role != "out":
         raise ProblemError(f"{where}.unique: only an out tensor may have several right values")
     if argument.structured and (argument.role != "in" or argument.kind == "scalar"):

@@ -315,6 +315,9 @@ class SetServer:
             places.append(place)
         if not outputs:
             raise UnsupportedError("its reference returns no tensor")
+        for place, (before, after) in enumerate(zip(inputs.values, written.values, strict=True)):
+            if values[place].role == "in" and not _equal(before, after):
+                values[place] = replace(values[place], is_scratch=True)
         return replace(inputs, values=values), _remap_leaves(tree, places), outputs
 
     def _with_state(
@@ -411,7 +414,13 @@ def _description(value: Value) -> dict[str, Any]:
             "strides": list(tensor.stride()),
             "view": value.view,
         }
-    return {"name": value.name, "role": value.role, "weight": value.weight, "form": form}
+    return {
+        "name": value.name,
+        "role": value.role,
+        "weight": value.weight,
+        "scratch": value.is_scratch,
+        "form": form,
+    }
 
 
 def _forms(inputs: Inputs) -> list[Any]:

@@ -265,7 +265,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Argument": {
         "role": "in", "kind": "tensor", "shape": [], "contiguous": True, "structured": False,
-        "tolerances": {}, "strides": [], "weight": False, "unique": True,
+        "tolerances": {}, "strides": [], "weight": False, "scratch": False, "unique": True,
     },
     "Tolerance": {"budget": 4.0},
     "Accumulate": {"roundings": 16, "operands": None},

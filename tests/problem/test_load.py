@@ -291,6 +291,7 @@ BAD = [
         "{name: x, kind: scalar, dtype: fp64, weight: true}",
         "args[0].weight: only an in tensor, or a list of them, is a weight",
     ),
+    (OUT, with_key(OUT, "scratch: true"), "args[1].scratch: only an in tensor that is no weight"),
     (
         X,
         with_key(X, "weight: true"),

@@ -419,6 +419,7 @@ def test_a_server_describes_a_case(tmp_path: Path) -> None:
         "name": "sums",
         "role": "out",
         "weight": False,
+        "scratch": False,
         "form": {"dtype": "fp32", "shape": [32, 1], "strides": [1, 1], "view": ""},
     }
     assert first["values"][1]["form"] == {"scalar": 2.0}

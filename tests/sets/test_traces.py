@@ -270,6 +270,54 @@ def test_a_file_of_tensors_is_an_input_whose_floats_are_perturbed(
     assert judge(problem, known).verdict is Verdict.WRONG_ANSWER
 
 
+KEEPS = """
+def run(x, norm_weight, eps, cache):
+    rms = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+    found = x * rms * norm_weight, rms[:, 0]
+    cache.copy_(x * rms)
+    return found
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "reason"),
+    [
+        ("", "", Verdict.ACCEPTED, ""),
+        ("cache.copy_(x * rms)", "pass", Verdict.ACCEPTED, ""),
+        ("cache.copy_(x * rms)", "cache.fill_(7)", Verdict.ACCEPTED, ""),
+        ("cache.copy_(x * rms)", "x.mul_(2)", Verdict.REJECTED, "wrote into 'x', which is an"),
+        (
+            "cache.copy_(x * rms)",
+            "cache.as_strided((1,), (1,), cache.storage_offset() + cache.numel()).zero_()",
+            Verdict.REJECTED,
+            "wrote out of bounds, beside an output",
+        ),
+    ],
+    ids=["writes it", "leaves it", "fills it", "writes another input", "writes behind it"],
+)
+def test_an_input_that_the_reference_writes_may_be_written(
+    judge: Grade,
+    tmp_path: Path,
+    sandbox: ForkedSandbox,
+    old: str,
+    new: str,
+    verdict: Verdict,
+    reason: str,
+) -> None:
+    definition, one = norm(), workload()
+    definition["inputs"]["cache"] = definition["inputs"]["x"] | {"optional": True}
+    definition["reference"] = NORM.replace("eps):", "eps, cache):").replace(
+        "    return {", "    cache.copy_(x * rms)\n    return {"
+    )
+    problem = import_problem(
+        read_problem("fib", write_fib(tmp_path, definition, [one])), sandbox, "cpu"
+    )
+    assert [a.name for a in problem.spec.args if a.scratch] == ["cache"]
+    report = judge(problem, KEEPS.replace(old, new))
+    assert report.verdict is verdict, report.reason
+    assert reason in report.reason
+
+
 def test_a_solution_with_several_sources_is_a_submission(
     tmp_path: Path, loose: Problem, sandbox: ForkedSandbox
 ) -> None:

@@ -300,7 +300,7 @@ def deferrable(sets: ArgumentSets) -> list[list[list[InputTensor]]]:
     for values in sets.layout.sets:
         arguments = []
         for argument, value in zip(sets.problem.spec.args, values, strict=True):
-            if argument.role != "in" or argument.structured or argument.weight:
+            if argument.is_written or argument.structured or argument.weight:
                 continue
             if isinstance(value, list):
                 tensors = [InputTensor(slot, argument.name, i) for i, slot in enumerate(value)]

@@ -141,7 +141,7 @@ class ArgumentSets(SharedBlock):
         now = self.lent[: self.head_bytes].clone()
         for values in self.layout.sets:
             for argument, place in zip(self.problem.spec.args, values, strict=True):
-                if argument.role != "in" or argument.kind == "scalar":
+                if argument.is_written or argument.kind == "scalar":
                     continue
                 for slot in _specs_of(place):
                     part = slice(slot.offset, slot.offset + slot.nbytes)
@@ -185,7 +185,7 @@ class ArgumentSets(SharedBlock):
             slot.offset + slot.nbytes - self.head_bytes
             for values in self.layout.sets
             for argument, place in zip(self.problem.spec.args, values, strict=True)
-            if argument.role != "in"
+            if argument.is_written
             for slot in _specs_of(place)
         ]
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
@@ -207,16 +207,16 @@ def layout_of(problem: Problem, case: Case, template: Values) -> Layout:
 
 
 def item_bytes(problem: Problem, case: Case) -> int:
-    """Element size of the outputs in bytes; 0 where sizes differ or state is updated, so that the
-    outputs lie in the shadow."""
-    written = [a for a in problem.spec.args if a.role != "in"]
+    """Element size of the outputs in bytes; 0 where sizes differ or an input is written, so that
+    the outputs lie in the shadow."""
+    written = [a for a in problem.spec.args if a.is_written]
     sizes = {ITEM_BYTES[problem.dtype(argument, case)] for argument in written}
-    return 0 if any(a.role == "inout" for a in written) or len(sizes) > 1 else sizes.pop()
+    return 0 if any(a.role != "out" for a in written) or len(sizes) > 1 else sizes.pop()
 
 
 def arguments_of(problem: Problem, case: Case, values: Values) -> list[tuple[bool, Any]]:
     """One argument set as `grader.arena.arrange` takes it: (writable, value) of each argument."""
-    return [(a.role != "in", _value(problem, case, a, values)) for a in problem.spec.args]
+    return [(a.is_written, _value(problem, case, a, values)) for a in problem.spec.args]
 
 
 def _value(problem: Problem, case: Case, argument: Argument, values: Values) -> Any:

@@ -81,6 +81,8 @@ class Value:
     is_fixed: bool = False
     """Whether no seed changes it and none should: it says the sizes of others, or is an output that
     is handed over zeroed."""
+    is_scratch: bool = False
+    """Whether the reference writes it and does not return it, as a cache. A submission may, too."""
     view: str = ""
     """The dtype that it has in the set, where it travels as another of the same size."""
     c_type: str = ""
