@@ -606,7 +606,7 @@ def test_on_a_cpu_the_smallest_workloads_are_run(tmp_path: Path) -> None:
         f"test_{number}" for number in (1, 5, 4, 3, 6, 7)
     ]
     assert [(c.name, c.params) for c in cases if c.kind == "benchmark"] == [
-        ("benchmark_7", {"rows": 13})
+        ("benchmark_3", {"rows": 7})
     ]
     names = [c.name for c in traces.cases("cuda")]
     assert names == [f"{kind}_{n}" for kind in ("test", "benchmark") for n in range(1, 9)]

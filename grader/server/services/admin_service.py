@@ -5,7 +5,7 @@ No action changes or deletes a result. A result that must not count gets a row i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Literal
@@ -333,19 +333,6 @@ class AdminService:
                 raise NotFound(f"there is no worker {name}; `grade admin worker list` has them all")
             action = "worker undrain" if at is None else "worker drain"
             record_action(connection, self._now(), by, action, name)
-
-    def void_reasons(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
-        """Why results do not count: ``rejudged``, ``preview``, ``deleted``, ``banned``,
-        ``withdrawn`` or ``held``.
-
-        Contains only those of `result_ids` that are void.
-        """
-        query = select(voids.c.result_id, voids.c.why).where(voids.c.result_id.in_(result_ids))
-        found: dict[int, set[str]] = {}
-        with connect(self._engine) as connection:
-            for number, why in connection.execute(query):
-                found.setdefault(number, set()).add(why)
-        return {number: frozenset(reasons) for number, reasons in found.items()}
 
     def audit(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
         """The audit log, newest first. `before` limits it to lower ids, for paging."""

@@ -17,6 +17,7 @@ from grader.server.services.accounts import Accounts, worker_name
 from grader.server.services.admin_service import AdminService, BoardSettings
 from grader.server.services.rejudge import GradedBy
 from tests.fleet.conftest import DIGEST, Clock, enqueue
+from tests.server.voids import void_reasons
 from tests.waiting import PATIENCE_S
 
 MakeReport = Callable[..., Report]
@@ -134,7 +135,7 @@ def test_a_ban_voids_results_and_cancels_jobs(
 
     admin.ban("eve", "probed the\njudge", "root")
     assert leaderboard(ledger) == [(1, "ada")]
-    assert admin.void_reasons([1, 2, 3]) == {1: {"banned"}, 2: {"banned"}}
+    assert void_reasons(admin, [1, 2, 3]) == {1: {"banned"}, 2: {"banned"}}
     assert state(ledger, waiting) is State.CANCELLED
     assert ledger.finish(running, report_of()) is None, "a late result is dropped"
     assert state(ledger, kept) is State.QUEUED
@@ -147,11 +148,11 @@ def test_a_ban_voids_results_and_cancels_jobs(
     assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
     admin.ban("Eve", "again", "root")
     assert leaderboard(ledger) == [(1, "ada")]
-    assert admin.void_reasons([late]) == {late: {"banned"}}
+    assert void_reasons(admin, [late]) == {late: {"banned"}}
 
     admin.unban("EVE", "root")
     assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
-    assert admin.void_reasons([1, 2, 3]) == {}
+    assert void_reasons(admin, [1, 2, 3]) == {}
     assert actions(admin)[2:] == [
         ("root", "ban", "Eve"),
         ("root", "ban", "Eve"),
@@ -197,7 +198,7 @@ def test_a_result_concurrent_with_a_ban_does_not_count(
         numbers = [one.result() for one in finished]
     assert leaderboard(ledger) == []
     done = [number for number in numbers if number is not None]
-    assert set(admin.void_reasons(done)) == set(done)
+    assert set(void_reasons(admin, done)) == set(done)
     ended = [state(ledger, lease.submission_id) for lease in leases]
     assert ended.count(State.DONE) == len(done)
     assert ended.count(State.CANCELLED) == len(leases) - len(done)
@@ -243,7 +244,7 @@ def test_a_finished_submission_is_deleted_once(
     fast = graded(ledger, report_of(), "ada")
     assert admin.delete(fast, "root") == "deleted"
     assert admin.delete(fast, "root") is None
-    assert admin.void_reasons([result(ledger, slow), result(ledger, fast)]) == {
+    assert void_reasons(admin, [result(ledger, slow), result(ledger, fast)]) == {
         result(ledger, fast): {"deleted"}
     }
     (entry,) = ledger.board.leaderboard(DIGEST, H100)

@@ -14,6 +14,7 @@ from grader.server.services.admin_service import AdminService
 from grader.server.services.rejudge import GradedBy
 from grader.server.services.rejudge_diff import RejudgeChange
 from tests.fleet.conftest import DIGEST, Clock, enqueue
+from tests.server.voids import void_reasons
 
 MakeReport = Callable[..., Report]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -133,7 +134,7 @@ def test_a_rejudge_of_the_best_results_has_a_preview(
     old = fleet.ledger.job(ada)
     assert old is not None
     assert old.result_id is not None
-    assert admin.void_reasons([old.result_id]) == {old.result_id: {"rejudged"}}
+    assert void_reasons(admin, [old.result_id]) == {old.result_id: {"rejudged"}}
     assert fleet.ledger.board.result(old.result_id).report.score_us == 50, "the old result is kept"
     assert [(a.actor, a.action, a.subject) for a in reversed(admin.audit())] == [
         ("root", "rejudge start", "softmax"),
@@ -476,7 +477,7 @@ def test_concurrent_rejudges_of_a_submission_leave_one_result(
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(apply, numbers)) == 1
-    counting = [n for n in range(1, 6) if not admin.void_reasons([n])]
+    counting = [n for n in range(1, 6) if not void_reasons(admin, [n])]
     assert len(counting) == 1
     assert counting != [1]
 

@@ -14,6 +14,7 @@ from grader.server.services.withdrawals import Withdrawals
 from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 from tests.server.services.test_rejudge import Fleet, start
 from tests.server.services.test_source_retention import Shop
+from tests.server.voids import void_reasons
 
 MakeReport = Callable[..., Report]
 
@@ -99,9 +100,9 @@ def test_a_result_that_is_void_for_another_reason_stays_void(
     assert result_id is not None
     withdrawals.withdraw(number, "ada")
     admin.delete(number, "root")
-    assert admin.void_reasons([result_id]) == {result_id: {"withdrawn", "deleted"}}
+    assert void_reasons(admin, [result_id]) == {result_id: {"withdrawn", "deleted"}}
     withdrawals.restore(number, "ada")
-    assert admin.void_reasons([result_id]) == {result_id: {"deleted"}}
+    assert void_reasons(admin, [result_id]) == {result_id: {"deleted"}}
     assert fleet.leaderboard() == []
 
 
