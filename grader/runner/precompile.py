@@ -30,6 +30,7 @@ from typing import Any
 from grader.arena.layout import TensorSpec, tensor_like, unpack
 from grader.runner.entry_point import EntryPoint
 from grader.runner.load_submission import load_python
+from grader.runner.triton_key import TORCH_COMPILER
 
 MOST_PROCESSES = 4
 """Each takes about 100 MB, and 500 MB on the device if it needs a context. With eight, those of the
@@ -38,7 +39,6 @@ CASE_TIMEOUT_S = 10.0
 """The longest wait for a case that is being compiled."""
 JOB, SOURCE = "precompile.json", "precompile.source"
 NO_CASE = -1
-TORCH_COMPILER = "torch._dynamo"
 
 
 class Precompiler:

@@ -79,9 +79,10 @@ class Server:
     def load_compiler(self) -> None:
         """Load Triton's compiler, by compiling a kernel. Before there is a device context it makes
         none, and processes that are forked then have the compiler too."""
-        from grader.runner import warmup
+        from grader.runner import triton_key, warmup
 
         self.has_compiler = True
+        triton_key.install()
         if self.has_device:
             warmup.compile_warmup_kernel()
         else:
@@ -92,8 +93,9 @@ class Server:
         helper module."""
         self.has_device = True
         if triton:
-            from grader.runner import triton_launcher
+            from grader.runner import triton_key, triton_launcher
 
+            triton_key.install()
             triton_launcher.install()
             self.precompiler = Precompiler.start()  # it forks, so before there is a context
         self.stream = _blocking_stream()
