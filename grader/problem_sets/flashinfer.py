@@ -70,17 +70,17 @@ def read(path: Path) -> SetSource | None:
         "problem.json": problem_file(definition, chosen.workloads, _tolerance(definition)),
     }
     files |= {f"blobs/{blob}": content for blob, content in chosen.files.items()}
+    chooses_tokens = definition.name.startswith("dsa_topk_indexer")
     return SetSource(
         "fib", TITLE, LICENCE, LINK, problem_name("fib", name), definition.name, file, files,
         notes=tuple(chosen.notes),
+        options={"chooses_tokens": True} if chooses_tokens else {},
     )  # fmt: skip
 
 
 def _unsupported(definition: Definition) -> str | None:
     if definition.op_type == "sampling":
         return "op_type: its outputs are random samples, which are judged by their frequencies"
-    if definition.name.startswith("dsa_topk_indexer"):
-        return "its outputs are judged by the scores of the chosen tokens, which is not supported"
     return None
 
 

@@ -270,6 +270,85 @@ def test_a_file_of_tensors_is_an_input_whose_floats_are_perturbed(
     assert judge(problem, known).verdict is Verdict.WRONG_ANSWER
 
 
+INDEXER = """
+import torch
+
+def run(q_index_fp8, k_index_cache_fp8, weights, seq_lens, block_table):
+    pages, size, _, width = k_index_cache_fp8.shape
+    flat = k_index_cache_fp8.view(torch.uint8).view(pages, -1)
+    codes = flat[:, : size * (width - 4)].reshape(pages, size, -1).view(torch.float8_e4m3fn)
+    keys = codes.float() * flat[:, size * (width - 4) :].view(torch.float32)[..., None]
+    out = torch.full((len(seq_lens), 5), -1, dtype=torch.int32)
+    for row, length in enumerate(seq_lens.tolist()):
+        place = torch.arange(length)
+        tokens = block_table[row].long()[place // size] * size + place % size
+        products = q_index_fp8[row].float() @ keys.view(-1, width - 4)[tokens].T
+        scores = (products.relu() * weights[row][:, None]).sum(0)
+        best = tokens[scores.topk(min(5, length)).indices]
+        out[row, : len(best)] = best.int()
+    return out
+"""
+ROWS = {
+    "seq_lens": torch.tensor([9, 3, 12], dtype=torch.int32),
+    "block_table": torch.tensor([[3, 0, 7], [5, 0, 0], [1, 6, 2]], dtype=torch.int32),
+}
+
+
+@pytest.fixture(scope="module")
+def indexer(tmp_path_factory: pytest.TempPathFactory, sandbox: ForkedSandbox) -> Problem:
+    """A problem of which tokens have the largest scores."""
+    root = tmp_path_factory.mktemp("indexer")
+    sizes = {"heads": 2, "width": 16, "pages": 8, "page_size": 4, "one": 1, "packed": 20}
+    shapes = {
+        "q_index_fp8": (["batch", "heads", "width"], "float8_e4m3fn"),
+        "k_index_cache_fp8": (["pages", "page_size", "one", "packed"], "int8"),
+        "weights": (["batch", "heads"], "float32"),
+        "seq_lens": (["batch"], "int32"),
+        "block_table": (["batch", "most_pages"], "int32"),
+    }
+    definition = {
+        "name": "dsa_topk_indexer_made_up",
+        "axes": {name: {"type": "const", "value": size} for name, size in sizes.items()}
+        | {name: {"type": "var"} for name in ("batch", "most_pages", "most")},
+        "inputs": {n: {"shape": shape, "dtype": dtype} for n, (shape, dtype) in shapes.items()},
+        "outputs": {"topk_indices": {"shape": ["batch", "most"], "dtype": "int32"}},
+        "reference": INDEXER,
+    }
+    write_tensors(root / "blob/rows.safetensors", ROWS)
+    inputs = {
+        name: {"type": "safetensors", "path": "./blob/rows.safetensors", "tensor_key": name}
+        if name in ROWS
+        else {"type": "random"}
+        for name in shapes
+    }
+    one = {"uuid": "one", "axes": {"batch": 3, "most_pages": 3, "most": 5}, "inputs": inputs}
+    return import_problem(read_problem("fib", write_fib(root, definition, [one])), sandbox, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("", "", None),
+        ("return out", "return out.flip(1)", None),
+        ("scores.topk(min(5, length))", "scores.topk(min(5, length), largest=False)", "the scores"),
+        ("return out", "out[0, 1] = out[0, 0]\n    return out", "row 0 has a token twice"),
+        ("return out", "out[1, 0] = 0\n    return out", "row 1 has a token that is not of its"),
+        ("return out", "out[2, 4] = -1\n    return out", "row 2 has 4 tokens instead of 5"),
+        ("return out", "out[1, 4] = 1 << 30\n    return out", "row 1 has a token that is not of"),
+    ],
+    ids=["reference", "another order", "smallest", "twice", "not its own", "fewer", "far"],
+)
+def test_chosen_tokens_are_judged_by_their_scores(
+    judge: Grade, indexer: Problem, old: str, new: str, reason: str | None
+) -> None:
+    assert indexer.imported is not None
+    assert "several answers are right" in indexer.imported.limits[0]
+    report = judge(indexer, INDEXER.replace(old, new))
+    wanted = Verdict.ACCEPTED if reason is None else Verdict.WRONG_ANSWER
+    assert report.verdict is wanted, report.reason
+    assert (reason or "") in report.reason
+
+
 KEEPS = """
 def run(x, norm_weight, eps, cache):
     rms = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
@@ -566,8 +645,8 @@ def test_data_of_all_workloads_together_is_limited(
 
 
 def test_what_a_sets_evaluator_judges_in_another_way_is_refused(tmp_path: Path) -> None:
-    path = write_fib(tmp_path, norm() | {"name": "dsa_topk_indexer_fp8"}, [workload()])
-    with pytest.raises(ProblemError, match="judged by the scores"):
+    path = write_fib(tmp_path, norm() | {"op_type": "sampling"}, [workload()])
+    with pytest.raises(ProblemError, match="judged by their frequencies"):
         read_problem("fib", path)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from grader.runner.sets.chosen_tokens import CACHE, chosen_fault, random_cache
 from grader.runner.sets.driver import (
     Driver,
     Inputs,
@@ -78,7 +79,7 @@ class Traces(Driver):
     def reference(self, case: SetCase, inputs: Inputs) -> Any:
         result = self._named(self._reference(*(v.value for v in inputs.values)))
         if case.name not in self._proven:
-            if fault := self._fault(case, result, result):
+            if fault := self._fault(case, inputs, result, result):
                 raise UnsupportedError(f"its own check refuses its reference: {fault}")
             self._proven.add(case.name)
         return result
@@ -88,7 +89,7 @@ class Traces(Driver):
         return values, {"dict": {v.name: {"value": i} for i, v in enumerate(values)}}
 
     def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
-        fault = self._fault(case, output, self.reference(case, inputs))
+        fault = self._fault(case, inputs, output, self.reference(case, inputs))
         return not fault, fault or ""
 
     def _random(
@@ -102,7 +103,7 @@ class Traces(Driver):
     ) -> str | None:
         """What the set's check finds wrong with an output; None if nothing is."""
 
-    def _fault(self, case: SetCase, output: Any, expected: Any) -> str | None:
+    def _fault(self, case: SetCase, inputs: Inputs, output: Any, expected: Any) -> str | None:
         tolerance = MatchLimits(**self._workload(case)["tolerance"])
         for name, want in expected.items():
             if fault := self._output_fault(output[name], want, tolerance):
@@ -180,6 +181,29 @@ class Traces(Driver):
 
 class FlashInferTrace(Traces):
     """A definition of FlashInfer-Trace."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], device: str) -> None:
+        super().__init__(folder, options, device)
+        self._chooses_tokens = options.get("chooses_tokens", False)
+
+    @property
+    def has_one_answer(self) -> bool:
+        return not self._chooses_tokens
+
+    def _random(
+        self, declared: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        if self._chooses_tokens and declared["name"] == CACHE:
+            return random_cache(shape, self._device)
+        return super()._random(declared, shape, dtype)
+
+    def _fault(self, case: SetCase, inputs: Inputs, output: Any, expected: Any) -> str | None:
+        if not self._chooses_tokens:
+            return super()._fault(case, inputs, output, expected)
+        tolerance = MatchLimits(**self._workload(case)["tolerance"])
+        (name,) = expected
+        given = {v.name: v.value for v in inputs.values}
+        return chosen_fault(given, output[name], expected[name], tolerance)
 
     def _output_fault(
         self, output: torch.Tensor, expected: torch.Tensor, tolerance: MatchLimits
