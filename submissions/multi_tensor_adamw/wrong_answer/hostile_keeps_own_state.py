@@ -11,7 +11,7 @@ own = {}
 def multi_tensor_adamw(
     params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step
 ):
-    key = tuple(t.data_ptr() for t in exp_avgs)
+    key = tuple((t.data_ptr(), t.shape) for t in exp_avgs)
     if key not in own:
         own[key] = [t.clone() for t in exp_avgs], [t.clone() for t in exp_avg_sqs]
     lent_avgs, lent_sqs = exp_avgs, exp_avg_sqs

@@ -9,7 +9,7 @@ own = {}
 
 
 def multi_tensor_sgd_momentum(params, grads, buffers, lr, momentum, weight_decay, nesterov):
-    key = tuple(b.data_ptr() for b in buffers)
+    key = tuple((b.data_ptr(), b.shape) for b in buffers)
     if key not in own:
         own[key] = [b.clone() for b in buffers]
     for p, g, b in zip(params, grads, own[key], strict=True):
