@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Self
 
 from grader.fleet.job import gpu_matches
@@ -135,8 +135,12 @@ class Engine(ABC):
         self.close(0)
 
 
-def drain_queue(outcomes: SimpleQueue[TaskOutcome], timeout_s: float) -> list[TaskOutcome]:
-    """Everything in the queue, after waiting up to `timeout_s` seconds for the first item."""
+def drain_queue(outcomes: Queue[TaskOutcome], timeout_s: float) -> list[TaskOutcome]:
+    """Everything in the queue, after waiting up to `timeout_s` seconds for the first item.
+
+    Not of a `SimpleQueue`: held up by the system for `timeout_s` at the wrong moment, its `get`
+    waits forever (CPython 3.11).
+    """
     found: list[TaskOutcome] = []
     with suppress(Empty):
         found.append(outcomes.get(timeout=max(0.0, timeout_s)))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Queue
 from typing import Literal
 
 from grader.fleet.child_process import ChildProcess
@@ -72,7 +72,7 @@ class LocalEngine(Engine):
     ) -> None:
         self._margin_s = margin_s
         self._closed = False
-        self._outcomes: SimpleQueue[TaskOutcome] = SimpleQueue()
+        self._outcomes: Queue[TaskOutcome] = Queue()
         options = ["--sandbox", sandbox, "--warm", str(warm)]
         clean_up = _remove_orphaned_containers if sandbox == "docker" else _no_clean_up
         self._supervisors = [

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from queue import SimpleQueue
+from queue import Queue
 
 import ray
 from ray._private.state import available_resources_per_node  # Ray has no other place for it
@@ -75,7 +75,7 @@ class RayEngine(Engine):
                 ray.init(address=address, log_to_driver=False, configure_logging=False)
             except ValueError as error:  # an invalid address
                 raise ConnectionError(f"there is no Ray cluster at {address}: {error}") from None
-        self._outcomes: SimpleQueue[TaskOutcome] = SimpleQueue()
+        self._outcomes: Queue[TaskOutcome] = Queue()
         self._lock = threading.Lock()
         self._ray_slots: list[RaySlot] = []
         """Those with resources on a node, guarded by the lock."""

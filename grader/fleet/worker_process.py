@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
@@ -178,7 +178,7 @@ def main() -> None:
     device = cast(Device, kind)
     if index:  # before anything initializes CUDA
         os.environ["CUDA_VISIBLE_DEVICES"] = index
-    requests: SimpleQueue[bytes] = SimpleQueue()
+    requests: Queue[bytes] = Queue()
     threading.Thread(target=_read, args=(stdin, requests), daemon=True).start()
 
     def send(message: WorkerMessage) -> None:
@@ -219,7 +219,7 @@ def _take_over_streams() -> tuple[BinaryIO, BinaryIO]:
     return stdin, stdout
 
 
-def _read(stdin: BinaryIO, requests: SimpleQueue[bytes]) -> None:
+def _read(stdin: BinaryIO, requests: Queue[bytes]) -> None:
     """Runs in a thread, to notice the end of stdin during a grading."""
     while (line := stdin.readline(MAX_REQUEST_BYTES)).endswith(b"\n"):
         requests.put(line)
@@ -228,7 +228,7 @@ def _read(stdin: BinaryIO, requests: SimpleQueue[bytes]) -> None:
     os._exit(1)
 
 
-def _next(requests: SimpleQueue[bytes]) -> bytes:
+def _next(requests: Queue[bytes]) -> bytes:
     """Wait for the next request. Polls, since a signal that arrives just before an endless wait
     would not be handled until its end."""
     while True:

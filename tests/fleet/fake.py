@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from grader.board import BoardError
@@ -53,7 +53,7 @@ class FakeEngine(Engine):
         self.cancelled: list[Task] = []
         self.refuses = False
         self.polls = 0
-        self._outcomes: SimpleQueue[TaskOutcome] = SimpleQueue()
+        self._outcomes: Queue[TaskOutcome] = Queue()
         self._lock = threading.Lock()
 
     def slots(self) -> list[WorkerSlot]:

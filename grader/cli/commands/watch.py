@@ -202,7 +202,7 @@ class Watch:
         self, judge: ThreadPoolExecutor, submission: Submission, saved: float
     ) -> Report | None:
         """Grade a submission and print the test outcome at once; None if a newer save came."""
-        events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
+        events: queue.Queue[Progress] = queue.Queue()
         abandoned = threading.Event()
 
         def on_progress(event: Progress) -> None:
@@ -228,9 +228,7 @@ class Watch:
             progress=on_progress,
         )
 
-    def _follow(
-        self, grading: Future[Report], events: queue.SimpleQueue[Progress], saved: float
-    ) -> bool:
+    def _follow(self, grading: Future[Report], events: queue.Queue[Progress], saved: float) -> bool:
         """Wait until the grading ends (True), or a newer save comes (False)."""
         printed = False
         while not (grading.done() and events.empty()):
