@@ -104,10 +104,7 @@ def _one_tile(
     split = tl.program_id(1)
     first, last = split * k_each, min((split + 1) * k_each, K)
     total = _sum(a, b, top, left, first, last, BLOCK_M, BLOCK_N, BLOCK_K, OPERAND)
-    row, col = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
-    at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
-    inside = (row[:, None] < M) & (col[None, :] < N)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+    _store(out + split.to(tl.int64) * M * N, total, top, left, M, N, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
