@@ -36,7 +36,8 @@ def list_set(deps: Dependencies, prefix: str, root: Path, as_json: bool, proves:
     for path in paths:
         console.print(safe_text(f"{prefix}:{path}"), soft_wrap=True)
     title, licence = SETS[prefix].TITLE, SETS[prefix].LICENCE
-    told = f"{len(paths)} problems of {title}, licence: {licence}; nothing is copied"
+    number = f"{len(paths)} problem{'s' * (len(paths) != 1)}"
+    told = f"{number} of {title}, licence: {licence}; nothing is copied"
     console.print(told, soft_wrap=True)
     return 0
 

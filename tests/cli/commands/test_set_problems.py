@@ -24,7 +24,7 @@ def test_a_folder_lists_its_problems(shell: Shell, tmp_path: Path) -> None:
     assert status == 0
     assert out.splitlines() == [
         f"kernelbot:{folder}",
-        "1 problems of KernelBot, licence: Researcher Reciprocity License 1.0; nothing is copied",
+        "1 problem of KernelBot, licence: Researcher Reciprocity License 1.0; nothing is copied",
     ]
     status, listed = shell.json("problems", f"kernelbot:{tmp_path}")
     assert (status, listed["problems"]) == (0, [f"kernelbot:{folder}"])
