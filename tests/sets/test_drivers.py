@@ -809,6 +809,23 @@ def test_float64_widens_every_dtype_that_is_named() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_float64_reads_bits_in_the_dtype_that_is_named() -> None:
+    x = torch.tensor([[0.5, -1.75, 3.0]], dtype=torch.bfloat16)
+    packed = x.view(torch.int16).int() << 16
+    with Float64():
+        low = (packed >> 16).to(torch.int16)
+        found = [
+            low.view(torch.bfloat16),
+            low.view(dtype=torch.bfloat16),
+            packed.view(torch.float32),
+        ]
+        shaped = low.view(3, 1)
+    for tensor in found:
+        assert tensor.dtype == torch.float64
+        torch.testing.assert_close(tensor, x.double())
+    assert shaped.dtype == torch.int16 and shaped.shape == (3, 1)
+
+
 def test_nested_data_is_flattened_and_grown_again() -> None:
     a, b = torch.zeros(1), torch.ones(2)
     data = (a, [b, 3, None], {"key": (a, "word")})

@@ -17,7 +17,8 @@ _TO_FLOAT64 = {
 
 
 class Float64(TorchFunctionMode):
-    """Inside, every floating-point dtype that code names means float64, also the default one."""
+    """Inside, every floating-point dtype that code names means float64, also the default one. Bits
+    of integers that are viewed as numbers of a dtype have that dtype, and become float64."""
 
     def __enter__(self) -> Float64:
         self._default = torch.get_default_dtype()
@@ -32,8 +33,15 @@ class Float64(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if function is torch.Tensor.view and not _is_widened(args[0].dtype):
+            viewed = function(*args, **(kwargs or {}))
+            return viewed.double() if viewed.is_floating_point() else viewed
         function = _TO_FLOAT64.get(function, function)
         return function(*map(_wide, args), **{k: _wide(v) for k, v in (kwargs or {}).items()})
+
+
+def _is_widened(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _wide(value: Any) -> Any:
