@@ -823,7 +823,8 @@ def test_float64_reads_bits_in_the_dtype_that_is_named() -> None:
     for tensor in found:
         assert tensor.dtype == torch.float64
         torch.testing.assert_close(tensor, x.double())
-    assert shaped.dtype == torch.int16 and shaped.shape == (3, 1)
+    assert shaped.dtype == torch.int16
+    assert shaped.shape == (3, 1)
 
 
 def test_nested_data_is_flattened_and_grown_again() -> None:
