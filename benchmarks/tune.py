@@ -15,7 +15,7 @@ import importlib.util
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -33,9 +33,9 @@ from grader.problem.spec import Case
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_MS, MEASURE_MS = 20, 80
 
-Candidate = Callable[[Values, Any], Any]
-"""A call on the inputs by name and on the output, which is None for lists updated in place. A
-returned value replaces the output."""
+Candidate = Callable[[Values, Values], Any]
+"""A call on the inputs and on the outputs by name, of which lists that are updated in place are
+inputs. A returned value replaces the first output."""
 Candidates = Iterator[tuple[str, Candidate]]
 
 
@@ -55,14 +55,14 @@ def entry(path: str, name: str) -> Candidate:
 
 
 def _calling(function: Callable[..., Any]) -> Candidate:
-    return lambda values, out: function(**values) if out is None else function(**values, out=out)
+    return lambda values, outs: function(**values, **outs)
 
 
 def prepared(code: ProblemCode, name: str) -> Candidate:
     """A library call on inputs in its own format, which is made at the first call."""
     calls: list[Callable[[], Any]] = []
 
-    def call(values: Values, _out: Any) -> Any:
+    def call(values: Values, _outs: Values) -> Any:
         if not calls:
             made = code.prepared[name](**values)
             if made is None:
@@ -123,8 +123,9 @@ def _nvcc(source: str) -> ctypes.CDLL:
 def cuda_entry(source: str, symbol: str, sizes: Sequence[int]) -> Candidate:
     """A CUDA submission, which takes all tensors, then `sizes`."""
 
-    def call(values: Values, out: torch.Tensor) -> None:
-        pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (*values.values(), out))
+    def call(values: Values, outs: Values) -> None:
+        tensors = *values.values(), *outs.values()
+        pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         getattr(_nvcc(source), symbol)(*pointers, *map(ctypes.c_int64, sizes), stream)
 
@@ -147,10 +148,6 @@ def int4_matmul(code: ProblemCode, case: Case, values: Values) -> Candidates:
     yield "int4pack_mm", prepared(code, "int4pack_mm")
 
 
-def _named(function: Callable[..., None], values: Values, out: Any, **options: Any) -> None:
-    function(**values, out=out, **options)
-
-
 BLOCKS = ((1024, 4), (1024, 8), (512, 4), (512, 8), (256, 2), (256, 4), (128, 1), (128, 4))
 """Elements and warps of a program that takes a block of one tensor."""
 
@@ -163,6 +160,32 @@ def _blocks(path: str, name: str, warps_name: str) -> Candidates:
         assert hasattr(module, warps_name)
         vars(module).update({"BLOCK": block, warps_name: warps})
         yield f"block {block}, {warps} warps", _calling(getattr(module, name))
+
+
+def _changed(path: str, name: str, changes: Iterable[dict[str, Any]]) -> Candidates:
+    """A Triton kernel as it is, and with each set of other values of its constants."""
+    yield Path(path).stem, entry(path, name)
+    for change in changes:
+        module = load(path)
+        for constant in change:
+            assert hasattr(module, constant), constant
+        vars(module).update(change)
+        text = ", ".join(f"{key} {value}" for key, value in change.items())
+        yield text, _calling(getattr(module, name))
+
+
+def _planned(
+    path: str, name: str, plans: Iterable[tuple[Any, ...]], **functions: Callable[..., Any]
+) -> Candidates:
+    """A Triton kernel as it is, and with other answers of the functions that choose its plan: each
+    of `functions` makes its answer from a plan."""
+    yield Path(path).stem, entry(path, name)
+    for plan in plans:
+        module = load(path)
+        for function, answer in functions.items():
+            assert hasattr(module, function), function
+            setattr(module, function, lambda *_, plan=plan, answer=answer: answer(plan))
+        yield str(plan), _calling(getattr(module, name))
 
 
 def _is_one_tensor(values: Values) -> bool:
@@ -182,7 +205,7 @@ def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candida
         for policy in ("", "evict_first"):
 
             def call(
-                values: Values, _out: Any, c: int = chunk, w: int = warps, p: str = policy
+                values: Values, _outs: Values, c: int = chunk, w: int = warps, p: str = policy
             ) -> None:
                 *scalars, step = list(values.values())[4:]
                 expert.launch(tuple(list(values.values())[:4]), (*scalars, step), c, w, p)
@@ -204,7 +227,7 @@ def multi_tensor_sgd_momentum(code: ProblemCode, case: Case, values: Values) -> 
 def vector_add(code: ProblemCode, case: Case, values: Values) -> Candidates:
     """Blocks, and PyTorch's addition."""
     yield from _blocks("reference/vector_add/streaming_add.py", "vector_add", "WARPS")
-    yield "torch.add", lambda values, out: torch.add(values["x"], values["y"], out=out)
+    yield "torch.add", lambda values, outs: torch.add(values["x"], values["y"], **outs)
 
 
 def reduce_sum(code: ProblemCode, case: Case, values: Values) -> Candidates:
@@ -223,7 +246,108 @@ def reduce_sum(code: ProblemCode, case: Case, values: Values) -> Candidates:
     yield from _cuda_variants(path, f"reduce_sum{suffix}", sizes, changes)
 
 
+def transpose(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Bytes and warps of a tile."""
+    yield from _changed(
+        "reference/transpose/tile_transpose.py",
+        "transpose",
+        (
+            {"TILE_BYTES": size, "WARPS": warps}
+            for size in (2048, 4096, 8192, 16384, 32768)
+            for warps in (2, 4, 8, 16)
+        ),
+    )
+
+
+def bias_gelu(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Elements, widest row and warps of a tile."""
+    yield from _changed(
+        "reference/bias_gelu/tiled_bias_gelu.py",
+        "bias_gelu",
+        (
+            {"TILE": tile, "WIDEST": widest, "WARPS": warps}
+            for tile in (1024, 2048, 4096)
+            for widest in (512, 1024)
+            for warps in (4, 8)
+        ),
+    )
+
+
+def layer_norm(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Elements of a program of short rows, and bytes that a thread loads."""
+    yield from _changed(
+        "reference/layer_norm/row_layer_norm.py",
+        "layer_norm",
+        (
+            {"TILE": tile, "BYTES_A_THREAD": size}
+            for tile in (1024, 2048, 4096)
+            for size in (16, 32, 64)
+        ),
+    )
+
+
+def layer_norm_backward(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Rows and columns that programs of the longest rows share, their warps and registers."""
+    yield from _changed(
+        "reference/layer_norm_backward/one_pass_backward.py",
+        "layer_norm_backward",
+        [
+            *({"SLAB_WARPS": w, "SLAB_REGISTERS": r} for w, r in ((16, 80), (16, 128), (32, 64))),
+            *({"SLAB_WARPS": 8, "SLAB_REGISTERS": registers} for registers in (128, 168)),
+            *({"SLAB": slab, "SLAB_REGISTERS": 80} for slab in (32, 64, 256, 512)),
+            *(
+                {"SLAB_ROWS": rows, "SLAB_COLS": cols}
+                for rows, cols in ((16, 256), (32, 128), (64, 64), (16, 512))
+            ),
+        ],
+    )
+
+
+def int8_dynamic_matmul(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Rows, columns and depth of a tile, warps, stages, and programs that share its k."""
+    if case.params["m"] > 64:
+        tiles = [(128, 256, 128, 8, 3), (128, 256, 128, 8, 4), (256, 128, 128, 8, 3)]
+        tiles += [(128, 128, 128, 8, 4), (128, 128, 128, 4, 4), (64, 256, 128, 4, 4)]
+        shares = [1, 2]
+    else:
+        tiles = [(32, 128, 128, 4, 5), (32, 64, 256, 4, 4), (32, 64, 128, 4, 6)]
+        tiles += [(32, 128, 256, 4, 3), (32, 128, 256, 8, 4), (32, 32, 512, 4, 4)]
+        shares = [1, 2, 4, 8]
+    yield from _planned(
+        "reference/int8_dynamic_matmul/grouped_tiles_int8_matmul.py",
+        "int8_dynamic_matmul",
+        ((*tile, splits) for tile in tiles for splits in shares),
+        _tile=lambda plan: plan[:5],
+        _splits=lambda plan: plan[5],
+    )
+
+
+def int4_matmul_zeros(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Rows and bytes of a tile, depth of a step, programs that share k, and warps."""
+    rows = min(max(16, case.params["m"]), 128)
+    few = ((1, width, 16, n * 132, 4) for width in (32, 64, 128) for n in (3, 6, 12))
+    many = (
+        (rows, width, step, n * 132, warps)
+        for width in (32, 64)
+        for step in (32, 64, 128)
+        for n in (1, 2, 4)
+        for warps in (4, 8)
+    )
+    yield from _planned(
+        "reference/int4_matmul_zeros/three_kernels_int4.py",
+        "int4_matmul_zeros",
+        few if case.params["m"] == 1 else many,
+        _plan=lambda plan: plan,
+    )
+
+
 PROBLEMS = (
+    transpose,
+    bias_gelu,
+    layer_norm,
+    layer_norm_backward,
+    int8_dynamic_matmul,
+    int4_matmul_zeros,
     softmax,
     reduce_sum,
     int4_matmul,
@@ -248,24 +372,26 @@ def distance(got: Any, expected: Any) -> float:
 def tune(code: ProblemCode, case: Case, only: str) -> None:
     """Measure and print the candidates of one case, then the best."""
     values = code.inputs(case, 1)
-    fresh = [a for a in code.written if a.role == "out"]
-    out = None
-    if fresh:
-        dtype = code.run_eager(case, values)[fresh[0].name].dtype
-        out = torch.empty(code.problem.shape(fresh[0], case), dtype=dtype, device="cuda")
-    written = code.written[0].name
+    right = code.run_eager(case, values)
+    outs = {
+        argument.name: torch.empty_like(right[argument.name])
+        for argument in code.written
+        if argument.role == "out"
+    }
+    del right
     found = []
     for name, candidate in CANDIDATES[code.problem.name](code, case, values):
         if only not in name:
             continue
         try:
-            expected = code.run_eager(case, values)[written]
-            result = candidate(values, out)
-            if result is None:
-                result = out if fresh else values[written]
-            off = distance(result[0] if isinstance(result, tuple) else result, expected)
+            expected = code.run_eager(case, values)
+            result = candidate(values, outs)
+            got = values | outs
+            if result is not None:
+                got[code.written[0].name] = result[0] if isinstance(result, tuple) else result
+            off = max(distance(got[a.name], expected[a.name]) for a in code.written)
             del expected
-            call = partial(candidate, values, out)
+            call = partial(candidate, values, outs)
             time_us = 1e3 * do_bench(call, WARM_UP_MS, MEASURE_MS, return_mode="median")
         except Exception as error:  # noqa: BLE001 - a candidate's failure does not stop the rest
             text = str(error).splitlines()[0][:100] if str(error) else ""

