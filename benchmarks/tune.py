@@ -311,7 +311,7 @@ def int8_dynamic_matmul(code: ProblemCode, case: Case, values: Values) -> Candid
         shares = [1, 2]
     else:
         tiles = [(32, 128, 128, 4, 5), (32, 64, 256, 4, 4), (32, 64, 128, 4, 6)]
-        tiles += [(32, 128, 256, 4, 3), (32, 128, 256, 8, 4), (32, 32, 512, 4, 4)]
+        tiles += [(32, 128, 256, 4, 3), (32, 32, 256, 4, 5), (32, 32, 512, 4, 4)]
         shares = [1, 2, 4, 8]
     yield from _planned(
         "reference/int8_dynamic_matmul/grouped_tiles_int8_matmul.py",
