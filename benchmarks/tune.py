@@ -287,7 +287,12 @@ def layer_norm(code: ProblemCode, case: Case, values: Values) -> Candidates:
 
 
 def layer_norm_backward(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Rows and columns that programs of the longest rows share, their warps and registers."""
+    """Rows and columns that programs of the longest rows share, their warps and registers; and the
+    kernel that reads both matrices twice."""
+    yield (
+        "triton",
+        entry("submissions/layer_norm_backward/accepted/triton_backward.py", "layer_norm_backward"),
+    )
     yield from _changed(
         "reference/layer_norm_backward/one_pass_backward.py",
         "layer_norm_backward",
@@ -323,7 +328,8 @@ def int8_dynamic_matmul(code: ProblemCode, case: Case, values: Values) -> Candid
 
 
 def int4_matmul_zeros(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Rows and bytes of a tile, depth of a step, programs that share k, and warps."""
+    """Rows and bytes of a tile, depth of a step, programs that share k, and warps; and tiles whose
+    weights stay in registers."""
     rows = min(max(16, case.params["m"]), 128)
     few = ((1, width, 16, n * 132, 4) for width in (32, 64, 128) for n in (3, 6, 12))
     many = (
@@ -338,6 +344,15 @@ def int4_matmul_zeros(code: ProblemCode, case: Case, values: Values) -> Candidat
         "int4_matmul_zeros",
         few if case.params["m"] == 1 else many,
         _plan=lambda plan: plan,
+    )
+    yield from _changed(
+        "submissions/int4_matmul_zeros/accepted/turned_int4_zeros.py",
+        "int4_matmul_zeros",
+        (
+            {"STEP": step, "STAGES": stages, "BLOCKS_OF_SM": blocks}
+            for step, stages in ((32, 6), (64, 3), (64, 4), (128, 3))
+            for blocks in (1, 2, 4, 6)
+        ),
     )
 
 
