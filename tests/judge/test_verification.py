@@ -45,13 +45,20 @@ def test_pytorch_passes_on_every_variant_on_a_gpu(problem: Problem, case: Any, o
     assert row.outcome == "passed", row
 
 
-def test_a_variant_that_pytorch_fails_is_found() -> None:
-    """A single peak in a long row is the worst case of an fp32 sum."""
-    problem = Problem.load(PROBLEMS / "softmax")
-    case = next(c for c in problem.spec.benchmarks if c.name == "practice_wide")
-    other = case.model_copy(update={"params": case.params | {"values": "one_hot"}})
-    row = variant_row(ProblemCode(problem, "cpu"), case, other)
-    assert (row.case, row.outcome) == ("practice_wide, values=one_hot", "failed")
+def test_a_variant_that_pytorch_fails_is_found(write_problem: WriteProblem) -> None:
+    """Large numbers that cancel leave nothing of small ones, in fp32 and on every processor."""
+    spec = SPEC.replace("dtype: fp32}", "dtype: fp32, size: 1}").replace("fp16}", "fp16, size: 1}")
+    inputs = INPUTS.replace("n, dtype)", "n, dtype, size)")
+    inputs = inputs.replace('"total": total', '"total": total * size')
+    reference = REFERENCE.replace("x * factor", "(x + total - total) * factor")
+    problem = write_problem(spec, inputs, reference)
+    code, (case,) = ProblemCode(problem, "cpu"), problem.spec.benchmarks
+    found = {}
+    for size in (1, 1e8):
+        other = case.model_copy(update={"params": case.params | {"size": size}})
+        found[size] = variant_row(code, case, other)
+    assert [row.outcome for row in found.values()] == ["passed", "failed"]
+    assert found[1e8].case == "small, size=100000000.0"
 
 
 @pytest.mark.parametrize(
