@@ -22,9 +22,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu import require_gpu
-from benchmarks.tune import Candidate, cuda_entry, entry
+from benchmarks.tune import Candidate, cuda_entry, empty_outputs, entry
 from grader.judge.case_shapes import entry_of
-from grader.judge.problem_code import ProblemCode
+from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Case
 
@@ -55,23 +55,23 @@ def implementations(code: ProblemCode, case: Case) -> Iterator[tuple[str, Candid
     for name, function in (("eager", code.eager), ("compiled", torch.compile(code.eager))):
         bound = code.bound(function, case)
 
-        def call(values: Any, _out: Any, bound: Any = bound) -> None:
+        def call(values: Values, _outs: Values, bound: Any = bound) -> None:
             bound(**values)  # `grade baseline` does not time a copy to the output either
 
         yield name, call
 
 
-def launches(call: Candidate, values: Any, out: Any) -> list[list[Launch]]:
+def launches(call: Candidate, values: Values, outs: Values) -> list[list[Launch]]:
     """The launches of each of `CALLS` calls, in order."""
     flush = torch.empty(L2_BYTES, dtype=torch.int8, device="cuda")
     for _ in range(3):
-        call(values, out)
+        call(values, outs)
     flush.zero_()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         for _ in range(CALLS):
             flush.zero_()
-            call(values, out)
+            call(values, outs)
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -119,11 +119,7 @@ def main(problem: str, case: str, only: str, once: bool) -> None:
     if case not in named:
         raise click.UsageError(f"{problem} has no benchmark case {case!r}: {', '.join(named)}")
     values = code.inputs(named[case], 1)
-    fresh = [a for a in code.written if a.role == "out"]
-    out = None
-    if fresh:
-        dtype = code.run_eager(named[case], values)[fresh[0].name].dtype
-        out = torch.empty(code.problem.shape(fresh[0], named[case]), dtype=dtype, device="cuda")
+    outs = empty_outputs(code, named[case], values)
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {problem} {case}", flush=True
     )
@@ -131,14 +127,14 @@ def main(problem: str, case: str, only: str, once: bool) -> None:
         if only not in name:
             continue
         if once:
-            call(values, out)
+            call(values, outs)
             torch.cuda.synchronize()
             torch.cuda.profiler.start()
-            call(values, out)
+            call(values, outs)
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()
         else:
-            show(name, launches(call, values, out))
+            show(name, launches(call, values, outs))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import torch
 from triton.testing import do_bench
 
 from benchmarks.gpu import require_gpu
-from grader.judge.problem_code import ProblemCode, Values
+from grader.judge.problem_code import ProblemCode, Values, map_tensors
 from grader.problem import Problem
 from grader.problem.spec import Case
 
@@ -384,16 +384,17 @@ def distance(got: Any, expected: Any) -> float:
     return float((off / sum(e.double().square().sum() for e in expected)).sqrt())
 
 
+def empty_outputs(code: ProblemCode, case: Case, values: Values) -> Values:
+    """Contiguous tensors by name for the outputs of a case that are not updated in place."""
+    right = code.run_eager(case, values)
+    fresh = {a.name: right[a.name] for a in code.written if a.role == "out"}
+    return map_tensors(fresh, partial(torch.empty_like, memory_format=torch.contiguous_format))
+
+
 def tune(code: ProblemCode, case: Case, only: str) -> None:
     """Measure and print the candidates of one case, then the best."""
     values = code.inputs(case, 1)
-    right = code.run_eager(case, values)
-    outs = {
-        argument.name: torch.empty_like(right[argument.name])
-        for argument in code.written
-        if argument.role == "out"
-    }
-    del right
+    outs = empty_outputs(code, case, values)
     found = []
     for name, candidate in CANDIDATES[code.problem.name](code, case, values):
         if only not in name:
