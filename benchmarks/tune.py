@@ -152,16 +152,6 @@ BLOCKS = ((1024, 4), (1024, 8), (512, 4), (512, 8), (256, 2), (256, 4), (128, 1)
 """Elements and warps of a program that takes a block of one tensor."""
 
 
-def _blocks(path: str, name: str, warps_name: str) -> Candidates:
-    """A Triton kernel with other values of its constants `BLOCK` and `warps_name`."""
-    for block, warps in BLOCKS:
-        module = load(path)
-        assert hasattr(module, "BLOCK")
-        assert hasattr(module, warps_name)
-        vars(module).update({"BLOCK": block, warps_name: warps})
-        yield f"block {block}, {warps} warps", _calling(getattr(module, name))
-
-
 def _changed(path: str, name: str, changes: Iterable[dict[str, Any]]) -> Candidates:
     """A Triton kernel as it is, and with each set of other values of its constants."""
     yield Path(path).stem, entry(path, name)
@@ -172,6 +162,12 @@ def _changed(path: str, name: str, changes: Iterable[dict[str, Any]]) -> Candida
         vars(module).update(change)
         text = ", ".join(f"{key} {value}" for key, value in change.items())
         yield text, _calling(getattr(module, name))
+
+
+def _blocks(path: str, name: str, warps_name: str) -> Candidates:
+    """A Triton kernel with other values of its constants `BLOCK` and `warps_name`."""
+    changes = ({"BLOCK": block, warps_name: warps} for block, warps in BLOCKS)
+    return _changed(path, name, changes)
 
 
 def _planned(
@@ -330,21 +326,20 @@ def int8_dynamic_matmul(code: ProblemCode, case: Case, values: Values) -> Candid
 def int4_matmul_zeros(code: ProblemCode, case: Case, values: Values) -> Candidates:
     """Rows and bytes of a tile, depth of a step, programs that share k, and warps; and tiles whose
     weights stay in registers."""
-    rows = min(max(16, case.params["m"]), 128)
-    few = ((1, width, 16, n * 132, 4) for width in (32, 64, 128) for n in (3, 6, 12))
-    many = (
-        (rows, width, step, n * 132, warps)
+    path, rows = "reference/int4_matmul_zeros/three_kernels_int4.py", case.params["m"]
+    sms = load(path).SMS
+    plans: Iterable[tuple[Any, ...]] = ()  # for more rows the library multiplies
+    one_row = ((1, width, 16, n * sms, 4) for width in (32, 64, 128) for n in (3, 6, 12))
+    few_rows = (
+        (max(rows, 16), width, step, n * sms, warps)
         for width in (32, 64)
         for step in (32, 64, 128)
         for n in (1, 2, 4)
         for warps in (4, 8)
     )
-    yield from _planned(
-        "reference/int4_matmul_zeros/three_kernels_int4.py",
-        "int4_matmul_zeros",
-        few if case.params["m"] == 1 else many,
-        _plan=lambda plan: plan,
-    )
+    if rows <= load(path).MOST_FUSED_ROWS:
+        plans = one_row if rows == 1 else few_rows
+    yield from _planned(path, "int4_matmul_zeros", plans, _plan=lambda plan: plan)
     yield from _changed(
         "submissions/int4_matmul_zeros/accepted/turned_int4_zeros.py",
         "int4_matmul_zeros",

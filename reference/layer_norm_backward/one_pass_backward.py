@@ -20,7 +20,7 @@ STAGES = 4
 SLAB = 128
 """Rows: those of three slabs, 8 MB each, are in the L2 cache of 50 MB."""
 SLAB_ROWS, SLAB_COLS = 32, 256
-"""Of which a program adds up columns at a time."""
+"""Rows and columns that a program adds up at a time."""
 SLAB_WARPS, SLAB_REGISTERS = 16, 64
 
 

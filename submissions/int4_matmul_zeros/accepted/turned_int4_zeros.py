@@ -62,11 +62,10 @@ def _tile(
         even = tl.dot(low, a_tile, even)
         odd = tl.dot(high, a_tile, odd)
     both = tl.interleave(tl.trans(even), tl.trans(odd))
-    down = (tl.program_id(2) * M + tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
-    inside = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None] < M
+    down = (tl.program_id(2) * M + row)[:, None]
     to = tl.program_id(1) * (2 * BYTES) + tl.arange(0, 2 * BYTES)[None, :]
     at = down.to(tl.int64) * N + to
-    tl.store(out + at, both.to(out.dtype.element_ty), mask=inside & (to < N))
+    tl.store(out + at, both.to(out.dtype.element_ty), mask=(row < M)[:, None] & (to < N))
 
 
 @triton.jit
