@@ -1,16 +1,20 @@
 """Where do the seconds of a warm grading go? The time of each of the judge's steps.
 
-    python -m benchmarks.judge_profile [--sandbox process] [--device cpu] [--settle 8] FILE
+    python -m benchmarks.judge_profile [--sandbox process] [--device cpu] [--batch] FILE
 
 FILE lies below `submissions/<problem>/`. It is graded twice in warm sandboxes. The table is of the
 second grading: the exclusive milliseconds of each step, for the tests and for each benchmark case's
 single calls, first round and other rounds. The GPU is synchronized before and after each step,
-except the two that run beside it, so the total is a little longer than a normal grading.
+except those that run beside it, so the total is a little longer than a normal grading.
+
+With `--batch`, each grading is the half of a batch's that times: its tests have passed in another
+sandbox, which kept the compiled kernels.
 """
 
 from __future__ import annotations
 
 import functools
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -23,7 +27,7 @@ import torch
 
 from benchmarks.gpu import require_gpu
 from benchmarks.verdict_latency import grade_file, problem_of
-from grader.judge import benchmark, grading
+from grader.judge import benchmark, grade, grading
 from grader.judge.benchmark import Benchmark
 from grader.judge.correctness import check
 from grader.judge.correctness.batch_check import BatchCheck, EagerOutputs
@@ -35,9 +39,12 @@ from grader.judge.memory.shared_block import SharedBlock
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device
 from grader.judge.round_inputs import RoundInputs
+from grader.judge.session import Session
+from grader.report import PassedTests, Report
 from grader.sandbox import make_sandbox
-from grader.sandbox.base import RunnerLimits
+from grader.sandbox.base import RunnerLimits, Sandbox
 from grader.sandbox.pool import RunnerPool
+from grader.submission import Submission
 
 FIRST = 0
 """The index of a case's first whole round, which schedules deferred inputs."""
@@ -53,13 +60,17 @@ STEPS: tuple[tuple[Any, str], ...] = (
     *((RoundCheck, name) for name in ("begin", "worst", "check")),
     (RoundInputs, "fill"),
     *((Benchmark, name) for name in ("round", "warm_up")),
-    (Grading, "test"),
+    *((Grading, name) for name in ("meet", "prepare", "load", "test", "new_sets")),
     (benchmark, "run_round"),
     (benchmark, "capture"),
     (check, "_check"),
     (grading, "lend"),
 )
-BESIDE: tuple[tuple[Any, str], ...] = ((SharedBlock, "publish"), (CopyEngineAudit, "watch"))
+BESIDE: tuple[tuple[Any, str], ...] = (
+    (SharedBlock, "publish"),
+    (CopyEngineAudit, "watch"),
+    *((Session, name) for name in ("receive", "ask")),
+)
 """Steps during which the GPU works for the submission; they are not synchronized."""
 
 
@@ -137,6 +148,23 @@ class StepTimes:
         return "\n".join(lines)
 
 
+def tested(
+    file: Path, sandbox: Sandbox, device: Device, kernels: Path
+) -> Callable[[], tuple[Report, float]]:
+    """Test a file; what then times it, and returns the report and the seconds."""
+    problem = problem_of(file)
+    submission = Submission.read(file, problem.spec.limits.source_bytes)
+    options: Any = {"sandbox": sandbox, "device": device, "kernels": kernels}
+    passed = PassedTests.of(grade(problem, submission, benchmarks=False, **options))
+
+    def timed() -> tuple[Report, float]:
+        start_s = time.monotonic()
+        report = grade(problem, submission, passed=passed, **options)
+        return report, time.monotonic() - start_s
+
+    return timed
+
+
 def _synchronize() -> None:
     # Synchronizing is an error while a graph is captured.
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
@@ -147,8 +175,9 @@ def _synchronize() -> None:
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
 @click.option("--settle", default=8.0, show_default=True, help="Seconds a sandbox has to warm up.")
+@click.option("--batch", is_flag=True, help="Time only, after tests in another sandbox.")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-def main(sandbox: str, device: Device, settle: float, file: Path) -> None:
+def main(sandbox: str, device: Device, settle: float, batch: bool, file: Path) -> None:
     """Time the steps of a warm grading."""
     if device == "cuda":
         require_gpu()
@@ -162,9 +191,13 @@ def main(sandbox: str, device: Device, settle: float, file: Path) -> None:
     with RunnerPool(make_sandbox(sandbox), limits, device) as pool:
         for _ in range(2):
             time.sleep(settle)
-            step_times.spent_ms.clear()
-            step_times.times.clear()
-            report, took_s = grade_file(file, pool, device)
+            with tempfile.TemporaryDirectory() as folder:
+                again = tested(file, pool, device, Path(folder) / "kernels") if batch else None
+                if batch:
+                    time.sleep(settle)
+                step_times.spent_ms.clear()
+                step_times.times.clear()
+                report, took_s = again() if again else grade_file(file, pool, device)
     print(
         f"{file.name}: {report.verdict}, {took_s:.2f} s, {report.stages_s}\n\n{step_times.table()}"
     )
