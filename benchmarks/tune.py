@@ -248,7 +248,7 @@ def transpose(code: ProblemCode, case: Case, values: Values) -> Candidates:
         "reference/transpose/tile_transpose.py",
         "transpose",
         (
-            {"TILE_BYTES": size, "WARPS": warps}
+            {"TILE_BYTES": size, "SMALL_TILE_BYTES": size, "WARPS": warps}
             for size in (2048, 4096, 8192, 16384, 32768)
             for warps in (2, 4, 8, 16)
         ),
@@ -293,12 +293,11 @@ def layer_norm_backward(code: ProblemCode, case: Case, values: Values) -> Candid
         "reference/layer_norm_backward/one_pass_backward.py",
         "layer_norm_backward",
         [
-            *({"SLAB_WARPS": w, "SLAB_REGISTERS": r} for w, r in ((16, 80), (16, 128), (32, 64))),
-            *({"SLAB_WARPS": 8, "SLAB_REGISTERS": registers} for registers in (128, 168)),
-            *({"SLAB": slab, "SLAB_REGISTERS": 80} for slab in (32, 64, 256, 512)),
+            *({"SLAB_WARPS": w, "SLAB_REGISTERS": r} for w, r in ((16, 64), (8, 168), (4, 255))),
+            *({"SLAB": slab} for slab in (64, 256)),
             *(
                 {"SLAB_ROWS": rows, "SLAB_COLS": cols}
-                for rows, cols in ((16, 256), (32, 128), (64, 64), (16, 512))
+                for rows, cols in ((16, 256), (32, 128), (8, 512), (16, 512))
             ),
         ],
     )
@@ -324,30 +323,43 @@ def int8_dynamic_matmul(code: ProblemCode, case: Case, values: Values) -> Candid
 
 
 def int4_matmul_zeros(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Rows and bytes of a tile, depth of a step, programs that share k, and warps; and tiles whose
-    weights stay in registers."""
-    path, rows = "reference/int4_matmul_zeros/three_kernels_int4.py", case.params["m"]
+    """Rows and bytes of a tile, depth of a step, programs that share k, warps, and stages."""
+    path, m = "reference/int4_matmul_zeros/three_kernels_int4.py", case.params["m"]
     sms = load(path).SMS
     plans: Iterable[tuple[Any, ...]] = ()  # for more rows the library multiplies
-    one_row = ((1, width, 16, n * sms, 4) for width in (32, 64, 128) for n in (3, 6, 12))
+    one_row = ((1, width, 16, n * sms, 4, 3) for width in (32, 64, 128) for n in (3, 6, 12))
     few_rows = (
-        (max(rows, 16), width, step, n * sms, warps)
-        for width in (32, 64)
-        for step in (32, 64, 128)
-        for n in (1, 2, 4)
-        for warps in (4, 8)
+        (max(m, 16), width, step, n * sms, warps, stages)
+        for width, warps in ((64, 4), (128, 8), (128, 4))
+        for step, stages in ((64, 3), (64, 4), (128, 2), (128, 3))
+        for n in ((2, 3, 4, 6) if m <= 32 else (1, 2, 3))
     )
-    if rows <= load(path).MOST_FUSED_ROWS:
-        plans = one_row if rows == 1 else few_rows
+    if m <= load(path).MOST_FUSED_ROWS:
+        plans = one_row if m == 1 else few_rows
     yield from _planned(path, "int4_matmul_zeros", plans, _plan=lambda plan: plan)
+
+
+def int8_weight_only_gemv(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Rows, weights of a step, warps, and stages of a program of long rows."""
+    plans = [(1, step, warps) for step, warps in ((2048, 4), (4096, 8), (8192, 16), (4096, 4))]
+    plans += [(2, 1024, 2), (2, 2048, 8), (4, 512, 4), (4, 1024, 8)]
     yield from _changed(
-        "submissions/int4_matmul_zeros/accepted/turned_int4_zeros.py",
-        "int4_matmul_zeros",
+        "reference/int8_weight_only_gemv/streaming_int8_gemv.py",
+        "int8_weight_only_gemv",
         (
-            {"STEP": step, "STAGES": stages, "BLOCKS_OF_SM": blocks}
-            for step, stages in ((32, 6), (64, 3), (64, 4), (128, 3))
-            for blocks in (1, 2, 4, 6)
+            {"ROWS": rows, "STEP": step, "WARPS": warps, "STAGES": stages}
+            for rows, step, warps in plans
+            for stages in (2, 3, 4)
         ),
+    )
+
+
+def add_layer_norm_gelu(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Elements of a program of short rows, and bytes that a thread loads."""
+    yield from _changed(
+        "reference/add_layer_norm_gelu/fused_chain.py",
+        "add_layer_norm_gelu",
+        ({"TILE": tile, "BYTES_A_THREAD": size} for tile in (1024, 2048) for size in (32, 64, 128)),
     )
 
 
@@ -358,6 +370,8 @@ PROBLEMS = (
     layer_norm_backward,
     int8_dynamic_matmul,
     int4_matmul_zeros,
+    int8_weight_only_gemv,
+    add_layer_norm_gelu,
     softmax,
     reduce_sum,
     int4_matmul,

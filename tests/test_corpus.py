@@ -54,7 +54,7 @@ COUNTS = {
     ("int4_matmul", "runtime_error"): 1,
     ("int4_matmul", "time_limit_exceeded"): 1,
     ("int4_matmul", "wrong_answer"): 7,
-    ("int4_matmul_zeros", "accepted"): 4,
+    ("int4_matmul_zeros", "accepted"): 3,
     ("int4_matmul_zeros", "wrong_answer"): 4,
     ("int4_pack", "accepted"): 3,
     ("int4_pack", "wrong_answer"): 4,

@@ -1,7 +1,8 @@
 """Int4 matmul with zero points in Triton: three ways on one packing. One row: products on the
-ordinary cores, with k split so that all programs run at once. Up to 128 rows: tensor cores on
-weights that are dequantised tile by tile, with k split until the tiles fill the GPU. More rows:
-a kernel dequantises the weights to memory, once instead of for each tile of rows, and the library
+ordinary cores, with k split so that all programs run at once. Up to 128 rows: tensor cores, with k
+split until the tiles fill the GPU; they take the weights as their first operand, which may lie in
+registers, so that none passes through shared memory after it was dequantised. More rows: a kernel
+dequantises the weights to memory, once instead of for each tile of rows, and the library
 multiplies.
 """
 
@@ -85,26 +86,27 @@ def _rows(
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.program_id(1) * BYTES + tl.arange(0, BYTES)
-    row_inside, col_inside = row[:, None] < M, col[None, :] < N // 2
-    even = tl.zeros((ROWS, BYTES), dtype=tl.float32)
-    odd = tl.zeros((ROWS, BYTES), dtype=tl.float32)
+    row_inside, col_inside = row[None, :] < M, col[:, None] < N // 2
+    even = tl.zeros((BYTES, ROWS), dtype=tl.float32)
+    odd = tl.zeros((BYTES, ROWS), dtype=tl.float32)
     first = tl.program_id(2) * groups_each * GROUP
     for start in range(first, min(first + groups_each * GROUP, K), STEP):
         k = start + tl.arange(0, STEP)
-        a_tile = tl.load(a + row[:, None].to(tl.int64) * K + k[None, :], mask=row_inside, other=0.0)
-        at = k[:, None].to(tl.int64) * (N // 2) + col[None, :]
+        a_tile = tl.load(a + row[None, :].to(tl.int64) * K + k[:, None], mask=row_inside, other=0.0)
+        at = k[None, :].to(tl.int64) * (N // 2) + col[:, None]
         packed = tl.load(b + at, mask=col_inside, other=0)
-        of_group = start // GROUP * (N // 2) + col[None, :]
+        of_group = start // GROUP * (N // 2) + col[:, None]
         zero = tl.load(zeros + of_group, mask=col_inside, other=0)
         pair = tl.load(scales + of_group, mask=col_inside, other=0)
         low = (_number(packed & 0xF) - _number(zero & 0xF)) * _scale(pair & 0xFFFF)
         high = (_number(packed >> 4) - _number(zero >> 4)) * _scale(pair >> 16)
-        even = tl.dot(a_tile, low, even)
-        odd = tl.dot(a_tile, high, odd)
-    both = tl.interleave(even, odd)
-    to = tl.program_id(1) * (2 * BYTES) + tl.arange(0, 2 * BYTES)
-    at = (tl.program_id(2) * M + row[:, None]).to(tl.int64) * N + to[None, :]
-    tl.store(out + at, both.to(out.dtype.element_ty), mask=row_inside & (to[None, :] < N))
+        even = tl.dot(low, a_tile, even)
+        odd = tl.dot(high, a_tile, odd)
+    both = tl.interleave(tl.trans(even), tl.trans(odd))
+    down = (tl.program_id(2) * M + row)[:, None]
+    to = tl.program_id(1) * (2 * BYTES) + tl.arange(0, 2 * BYTES)[None, :]
+    at = down.to(tl.int64) * N + to
+    tl.store(out + at, both.to(out.dtype.element_ty), mask=(row < M)[:, None] & (to < N))
 
 
 @triton.jit
@@ -141,17 +143,15 @@ def _dequantise(
 
 
 def _plan(M, N, groups, is_cpu):
-    """Rows and bytes of a tile, depth of a step, programs that fill the GPU, and warps."""
+    """Rows and bytes of a tile, depth of a step, programs that fill the GPU, warps, and stages."""
+    rows = 1 if M == 1 else max(16, triton.next_power_of_2(M))
     if is_cpu:  # the interpreter pays per program; two splits, to try them out
-        rows, tile_bytes = max(16, triton.next_power_of_2(M)), triton.next_power_of_2(N // 2)
-        return rows, max(16, tile_bytes), GROUP, 2 if groups > 2 else 1, 4
+        return rows, max(64, triton.next_power_of_2(N // 2)), GROUP, 2 if groups > 2 else 1, 4, 1
     if M == 1:
-        return 1, 64, 16, 6 * SMS, 4
+        return rows, 64, 16, 6 * SMS, 4, 3
     if M <= 32:
-        return max(16, triton.next_power_of_2(M)), 64, GROUP, 4 * SMS, 4
-    if M <= 64:
-        return 64, 64, 64, 3 * SMS, 4
-    return 128, 64, 64, 2 * SMS, 8
+        return rows, 64, GROUP, 4 * SMS, 4, 3
+    return rows, 64, 64, 2 * SMS, 4, 3
 
 
 def _by_library(a, b_packed, pairs, zeros_packed, out):
@@ -172,7 +172,7 @@ def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
     if M > MOST_FUSED_ROWS:
         _by_library(a, b_packed, pairs, zeros_packed, out)
         return
-    rows, tile_bytes, step, programs, warps = _plan(M, N, groups, is_cpu)
+    rows, tile_bytes, step, programs, warps, stages = _plan(M, N, groups, is_cpu)
     tiles = triton.cdiv(M, rows), triton.cdiv(N // 2, tile_bytes)
     splits = min(max(programs // (tiles[0] * tiles[1]), 1), MOST_SPLITS, groups)
     groups_each = triton.cdiv(groups, splits)
@@ -186,7 +186,7 @@ def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
         _one_row[(tiles[1], splits)](*inputs, N, K, groups_each, **options)
     else:
         grid = (*tiles, splits)
-        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, num_stages=4, **options)
+        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, num_stages=stages, **options)
     if splits > 1:
         block = 1 << 16 if is_cpu else 512
         _add_up[(triton.cdiv(M * N, block),)](target, out, M * N, SPLITS=splits, BLOCK=block)

@@ -1,7 +1,8 @@
-"""Int8 matmul in Triton for Hopper: 128x256 tiles, 128 k a step, and three stages of 48 KB; tiles
-run in groups of rows, which share operands in the L2 cache.
-Where tiles are few, k is split among programs. They add int32 sums atomically, which is exact in
-any order, and a second kernel scales them.
+"""Int8 matmul in Triton for Hopper: 128x256 tiles, 128 k a step, and three or four stages of 48 KB;
+tiles run in groups of rows, which share operands in the L2 cache.
+Where tiles are far fewer than SMs, k is split among programs. They add int32 sums atomically, which
+is exact in any order, and a second kernel scales them. Zeroing the sums and that second launch cost
+more than a quarter of the SMs that have nothing to do.
 """
 
 import torch
@@ -79,10 +80,11 @@ def _tile(M, N, is_cpu):
     """Rows and columns of a tile, depth of a step, warps, and stages."""
     if is_cpu:  # the interpreter pays per program
         return max(16, triton.next_power_of_2(M)), max(16, triton.next_power_of_2(N)), 128, 4, 1
-    if M <= 64:
-        return max(16, triton.next_power_of_2(M)), 128, 128, 4, 5
-    if triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2 and N > 128:
-        return 128, 256, 128, 8, 3
+    if M <= 64:  # a few columns, so that 8,192 make programs enough for all SMs
+        return max(16, triton.next_power_of_2(M)), 32, 256, 4, 5 if M <= 32 else 4
+    tiles = triton.cdiv(M, 128) * triton.cdiv(N, 256)
+    if tiles >= SMS // 2 and N > 128:
+        return 128, 256, 128, 8, 4 if tiles <= SMS else 3
     return 128, 128, 128, 8, 4
 
 
@@ -90,6 +92,8 @@ def _splits(tiles, K, is_cpu):
     """Programs that share the k of a tile."""
     if is_cpu:  # two for deep sums, to try them out
         return 1 + (K > 500)
+    if 4 * tiles >= 3 * SMS:
+        return 1
     return min(max(2 * SMS // tiles, 1), MOST_SPLITS)
 
 

@@ -1,10 +1,14 @@
-"""Int8 matrix-vector product in Triton, tuned for Hopper by thought and not yet measured. A program
-has a few rows and goes along k with two tiles of weights in flight; each thread loads 16 bytes at a
-time and adds up lane by lane, so that the only sum across threads comes at the end.
+"""Int8 matrix-vector product in Triton for Hopper. A program has a few rows and goes along k with
+two tiles of weights in flight; each thread loads 16 bytes at a time and adds up lane by lane, so
+that the only sum across threads comes at the end.
 """
 
 import triton
 import triton.language as tl
+
+ROWS, STEP, WARPS, STAGES = 2, 1024, 4, 3
+"""Of long rows: 2,048 weights a step, 16 bytes for each of 128 threads. Few rows, so that 4,096 of
+them still make programs enough for all SMs."""
 
 
 @triton.jit
@@ -28,8 +32,6 @@ def int8_weight_only_gemv(x, w, scales, out):
     if x.device.type == "cpu":  # the interpreter pays per program
         rows, step = triton.next_power_of_2(n), 512
     else:
-        # 2,048 weights a step: 16 bytes for each of 128 threads. Few rows where rows are long, so
-        # that 4,096 of them still make programs enough for all SMs.
-        rows, step = (2, 1024) if k >= 1024 else (8, 256)
+        rows, step = (ROWS, STEP) if k >= STEP else (8, 256)
     grid = (triton.cdiv(n, rows),)
-    _gemv[grid](x, w, scales, out, n, k, ROWS=rows, STEP=step, STAGES=3, num_warps=4)
+    _gemv[grid](x, w, scales, out, n, k, ROWS=rows, STEP=step, STAGES=STAGES, num_warps=WARPS)

@@ -21,7 +21,7 @@ SLAB = 128
 """Rows: those of three slabs, 8 MB each, are in the L2 cache of 50 MB."""
 SLAB_ROWS, SLAB_COLS = 32, 256
 """Rows and columns that a program adds up at a time."""
-SLAB_WARPS, SLAB_REGISTERS = 16, 64
+SLAB_WARPS, SLAB_REGISTERS = 8, 128
 
 
 @triton.jit

@@ -5,6 +5,9 @@ import triton
 import triton.language as tl
 
 TILE_BYTES = 32768
+SMALL_TILE_BYTES = 4096
+"""Of matrices with few large tiles for each SM: loads of one then run beside stores of another."""
+SMALL_BYTES = 16 << 20
 WARPS = 8
 
 
@@ -23,8 +26,10 @@ def _transpose(x, out, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 def transpose(x, out):
     rows, cols = x.shape
-    side = 1 << (TILE_BYTES // x.element_size()).bit_length() // 2
+    tile_bytes = TILE_BYTES if x.numel() * x.element_size() > SMALL_BYTES else SMALL_TILE_BYTES
+    elements = tile_bytes // x.element_size()
+    side = 1 << elements.bit_length() // 2
     width = min(side, triton.next_power_of_2(cols))
-    height = TILE_BYTES // x.element_size() // width
+    height = elements // width
     grid = (triton.cdiv(rows, height) * triton.cdiv(cols, width),)
     _transpose[grid](x, out, rows, cols, ROWS=height, COLS=width, num_warps=WARPS)

@@ -70,7 +70,6 @@ class EagerOutputs:
 class _Output(NamedTuple):
     """One output tensor of one set, and what it is compared with."""
 
-    set_index: int
     out: torch.Tensor
     expected: torch.Tensor
     initial: torch.Tensor | None
@@ -80,7 +79,7 @@ class _Output(NamedTuple):
 @dataclass(frozen=True)
 class _Group:
     """All chunks of one argument, in the form that the kernel takes; each tensor has one entry per
-    chunk."""
+    chunk. Those of a set come together, and every set has as many."""
 
     dtype: torch.dtype
     bounds: Tolerance
@@ -88,7 +87,6 @@ class _Group:
     expected: torch.Tensor
     initial: torch.Tensor
     counts: torch.Tensor
-    sets: torch.Tensor
     has_initial: bool
     whole: bool
     """Whether every chunk is full and aligned to 16 bytes."""
@@ -123,7 +121,7 @@ class BatchCheck:
                 for o, e, first in zip(out, expected, initial, strict=True):
                     if not _comparable(o, e):
                         return None
-                    outputs.append(_Output(i, o, e, first))
+                    outputs.append(_Output(o, e, first))
             groups.append(_group(outputs, bounds_of(argument)))
         return cls(groups, len(eager.values))
 
@@ -138,10 +136,10 @@ class BatchCheck:
             least2 = reference2.mean() * MIN_NORM_SHARE**2
             over = error2 > limit2 * torch.maximum(reference2, least2)
             wrong = (bad > 0) | (over & (group.counts >= MIN_SLICE_ELEMENTS))
-            suspect[group.sets[wrong]] = True
-            zeros = torch.zeros(self._count, dtype=torch.float64, device="cuda")
-            whole_error2 = zeros.index_add(0, group.sets, error2)
-            whole_reference2 = zeros.index_add(0, group.sets, reference2)
+            of_sets = self._count, len(error2) // self._count
+            suspect |= wrong.view(of_sets).any(1)
+            whole_error2 = error2.view(of_sets).sum(1)
+            whole_reference2 = reference2.view(of_sets).sum(1)
             suspect |= ~(whole_error2 <= limit2 * whole_reference2)
             distance += whole_error2 / (limit2 * whole_reference2).clamp_min(TINY)
         furthest: list[int] = distance.nan_to_num().argsort(descending=True).tolist()
@@ -159,7 +157,7 @@ def compile_check_kernels(code: ProblemCode) -> None:
         one = tensor_like(TensorSpec(0, dtype, (1,), (1,)), "cuda")
         if _comparable(one, one):
             for some in (one, tensor_like(TensorSpec(0, dtype, (CHUNK,), (1,)), "cuda")):
-                output = _Output(0, some, some, some if is_state else None)
+                output = _Output(some, some, some if is_state else None)
                 _compare_all(_group([output], Tolerance(atol=0, rtol=0, rel_l2=1)))
 
 
@@ -192,7 +190,6 @@ def _group(outputs: list[_Output], bounds: Tolerance) -> _Group:
         expected=addresses(one.expected for one in outputs),
         initial=addresses(one.initial for one in outputs),
         counts=torch.clamp(sizes[which] - start, max=CHUNK).int(),
-        sets=torch.tensor([one.set_index for one in outputs]).cuda()[which],
         has_initial=outputs[0].initial is not None,
         whole=is_full and all(t.data_ptr() % 16 == 0 for t in tensors if t is not None),
     )

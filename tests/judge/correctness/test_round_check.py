@@ -58,9 +58,14 @@ class Whole:
         self.failure: str | None = None
 
     def compare(
-        self, code: ProblemCode, case: Case, outputs: Values, expected: ExpectedOutputs
+        self,
+        code: ProblemCode,
+        case: Case,
+        outputs: Values,
+        expected: ExpectedOutputs,
+        explained: bool,
     ) -> CheckResult:
-        assert (code, case) == (self.code, self.case)
+        assert (code, case, explained) == (self.code, self.case, True)
         self.thorough.append((outputs, expected.truth, expected.eager, expected.initial))
         return CheckResult(failure=self.failure)
 
