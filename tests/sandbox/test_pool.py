@@ -157,12 +157,12 @@ def test_a_large_pool_keeps_half_ready_while_it_is_used_and_fills_up_when_it_is_
 def test_a_pool_in_use_is_not_idle(
     sandbox: RecordingSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.sandbox.pool.IDLE_S", 0.05)
+    monkeypatch.setattr("grader.sandbox.pool.IDLE_S", 0.5)
     with RunnerPool(sandbox, LIMITS, "cpu", size=6) as pool:
         until(lambda: len(sandbox.started) == 6)
         pool.start(LIMITS, "cpu").stop()
         with pool.start(LIMITS, "cpu"):
-            time.sleep(0.15)
+            time.sleep(0.8)
             assert len(sandbox.started) == 6, "nothing starts during a grading"
         until(lambda: len(sandbox.started) == 8)
 
