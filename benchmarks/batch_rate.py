@@ -104,13 +104,16 @@ def main(
         for result in grader.map(item for item, _ in batch):
             verdict = result.report.verdict if result.report else None
             right += verdict is expected[result.key]
-            click.echo(f"{time.monotonic() - start_s:.1f} s: {result.key}: {verdict}", err=True)
+            stages = result.report.stages_s if result.report else {}
+            timed = f", timed in {stages['benchmark']:.2f} s" if "benchmark" in stages else ""
+            passed_s = time.monotonic() - start_s
+            click.echo(f"{passed_s:.1f} s: {result.key}: {verdict}{timed}", err=True)
             if verdict is not expected[result.key]:
                 why = result.report.reason if result.report else result.error
                 click.echo(f"{result.key}: {verdict}: {why}", err=True)
             if result.report and "right" in result.key:
                 scores += filter(None, [result.report.score_us])
-                for stage, stage_s in result.report.stages_s.items():
+                for stage, stage_s in stages.items():
                     stages_s.setdefault(stage, []).append(stage_s)
         took_s = time.monotonic() - start_s
     off = "–"

@@ -261,7 +261,7 @@ def bias_gelu(code: ProblemCode, case: Case, values: Values) -> Candidates:
         "reference/bias_gelu/tiled_bias_gelu.py",
         "bias_gelu",
         (
-            {"TILE": tile, "WIDEST": widest, "WARPS": warps}
+            {"TILE": tile, "HALF_TILE": tile, "WIDEST": widest, "WARPS": warps}
             for tile in (1024, 2048, 4096)
             for widest in (512, 1024)
             for warps in (4, 8)
@@ -343,13 +343,14 @@ def int8_weight_only_gemv(code: ProblemCode, case: Case, values: Values) -> Cand
     """Rows, weights of a step, warps, and stages of a program of long rows."""
     plans = [(1, step, warps) for step, warps in ((2048, 4), (4096, 8), (8192, 16), (4096, 4))]
     plans += [(2, 1024, 2), (2, 2048, 8), (4, 512, 4), (4, 1024, 8)]
+    plans += [(1, 2048, 16), (1, 4096, 16), (1, 2048, 8), (2, 1024, 16), (2, 2048, 16)]
     yield from _changed(
         "reference/int8_weight_only_gemv/streaming_int8_gemv.py",
         "int8_weight_only_gemv",
         (
             {"ROWS": rows, "STEP": step, "WARPS": warps, "STAGES": stages}
             for rows, step, warps in plans
-            for stages in (2, 3, 4)
+            for stages in (1, 2, 3, 4)
         ),
     )
 

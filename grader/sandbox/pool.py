@@ -4,9 +4,6 @@ A runner imports torch and creates its device context at the start; a warm one h
 the pool also keeps a small sandbox that only compiles. Each is handed out once and stopped by its
 user. Only then does the pool start the next ones, in the background: a start during a grading would
 disturb the times measured there.
-
-A start takes seconds of several processors. So while gradings follow each other, a large pool keeps
-about half of its size ready, and starts the rest one by one when it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -27,9 +24,6 @@ from grader.sandbox.base import (
     SandboxError,
     exit_on_signals,
 )
-
-IDLE_S = 1.0
-"""A pool is idle when nobody has had a runner for this long."""
 
 
 class RunnerPool(Sandbox):
@@ -55,20 +49,18 @@ class RunnerPool(Sandbox):
         self._limits = limits
         self._device = device
         self._size = size
-        self._least = min(size, max(2, (size + 1) // 2))
-        """How many wait, or are being started, while gradings follow each other."""
         self._lock = threading.Lock()
         self._lent: set[_LentRunner] = set()
         self._closed = False
         kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
         self._waiting: dict[RunnerDevice, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
         self._starters = ThreadPoolExecutor(2 * size, thread_name_prefix="grade-pool")
-        self._idle_starter = ThreadPoolExecutor(1, thread_name_prefix="grade-pool-idle")
-        self._idle_timer: threading.Timer | None = None
         self._refills = refill
         exit_on_signals()
         atexit.register(self.close)
-        self._start_missing(size, self._starters)
+        for _ in range(size):
+            for kind in kinds:
+                self._start_next(kind)
 
     def describe(self) -> str:
         """The description of the inner sandbox."""
@@ -82,7 +74,6 @@ class RunnerPool(Sandbox):
         """
         if self._closed:
             raise SandboxError("the pool of warm sandboxes is closed")
-        self._expect_idle(False)
         fits = limits == self._limits and device in self._waiting
         runner = self._take(device) if fits else None
         refills = runner is not None and device == self._device
@@ -106,12 +97,10 @@ class RunnerPool(Sandbox):
             for each in self._waiting.values():
                 each.clear()
         self.stop_lent()
-        self._expect_idle(False)
         for future in waiting:
             if not future.cancel() and future.exception() is None:
                 future.result().stop()
         self._starters.shutdown()
-        self._idle_starter.shutdown()
         atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
@@ -134,45 +123,26 @@ class RunnerPool(Sandbox):
             if error is None and future.result().poll() is None:
                 return future.result()
             if self._refills:
-                self._start_missing(self._least, self._starters)
+                self._start_next(device)
             if error is not None:
                 raise error
             future.result().stop()
         return None
 
-    def _start_missing(self, count: int, starters: ThreadPoolExecutor) -> None:
-        """Start runners and compilers until `count` of each wait or are being started."""
+    def _start_next(self, device: RunnerDevice) -> None:
         with self._lock:
-            while not self._closed:
-                short = [kind for kind, each in self._waiting.items() if len(each) < count]
-                if not short:
-                    return
-                for kind in short:
-                    start = starters.submit(self._sandbox.start, self._limits, kind)
-                    self._waiting[kind].append(start)
+            if not self._closed:
+                start = self._sandbox.start
+                self._waiting[device].append(self._starters.submit(start, self._limits, device))
 
     def _on_stop(self, lent: _LentRunner) -> None:
         """Start the next runners once a warm one has been stopped."""
         with self._lock:
             self._lent.discard(lent)
         if lent.refills and self._refills:
-            self._start_missing(self._least, self._starters)
-        self._expect_idle(True)
-
-    def _expect_idle(self, soon: bool) -> None:
-        """Fill the pool up when it has been idle for a while; or not, as it is used now."""
-        with self._lock:
-            timer, self._idle_timer = self._idle_timer, None
-            is_short = any(len(each) < self._size for each in self._waiting.values())
-            if soon and is_short and self._refills and not self._lent and not self._closed:
-                fill = self._start_missing, (self._size, self._idle_starter)
-                self._idle_timer = threading.Timer(IDLE_S, *fill)
-                self._idle_timer.name = "grade-pool-timer"
-                self._idle_timer.daemon = True
-                self._idle_timer.start()
-        if timer is not None:
-            timer.cancel()
-            timer.join()
+            self._start_next(self._device)
+            if len(self._waiting["none"]) < self._size:
+                self._start_next("none")
 
 
 class _LentRunner(Runner):

@@ -5,7 +5,9 @@ the tile are masked 16 bytes at a time; a whole tile needs no mask."""
 import triton
 import triton.language as tl
 
-TILE = 4096
+TILE, HALF_TILE = 1024, 4096
+"""Elements of a tile; and of 16-bit rows that are a multiple of 16 bytes, so that as many bytes are
+on their way."""
 WIDEST = 1024
 WARPS = 8
 SCALE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
@@ -40,7 +42,8 @@ def _bias_gelu(x, bias, out, rows, cols, across, ROWS: tl.constexpr, COLS: tl.co
 def bias_gelu(x, bias, out):
     rows, cols = x.shape
     width = min(triton.next_power_of_2(cols), WIDEST)
-    height = TILE // width
+    is_half = x.element_size() == 2 and cols % 8 == 0
+    height = (HALF_TILE if is_half else TILE) // width
     across = triton.cdiv(cols, width)
     grid = (triton.cdiv(rows, height) * across,)
     _bias_gelu[grid](x, bias, out, rows, cols, across, ROWS=height, COLS=width, num_warps=WARPS)

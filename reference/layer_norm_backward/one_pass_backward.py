@@ -19,7 +19,7 @@ STAGES = 4
 """Three rows of each program are on their way: 72 to 96 KB for each SM."""
 SLAB = 128
 """Rows: those of three slabs, 8 MB each, are in the L2 cache of 50 MB."""
-SLAB_ROWS, SLAB_COLS = 32, 256
+SLAB_ROWS, SLAB_COLS = 8, 512
 """Rows and columns that a program adds up at a time."""
 SLAB_WARPS, SLAB_REGISTERS = 8, 128
 

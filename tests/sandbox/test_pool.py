@@ -133,40 +133,6 @@ def test_a_pool_of_two(sandbox: RecordingSandbox) -> None:
     assert all(runner.final for _, _, runner in sandbox.started)
 
 
-def test_a_large_pool_keeps_half_ready_while_it_is_used_and_fills_up_when_it_is_idle(
-    sandbox: RecordingSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grader.sandbox.pool.IDLE_S", PATIENCE_S)
-    with RunnerPool(sandbox, LIMITS, "cpu", size=6) as pool:
-        until(lambda: len(sandbox.started) == 6)
-        for _ in range(3):
-            pool.start(LIMITS, "cpu").stop()
-        time.sleep(0.05)
-        assert len(sandbox.started) == 6, "half of them are left"
-        pool.start(LIMITS, "cpu").stop()
-        until(lambda: len(sandbox.started) == 7)
-        runner = pool.start(LIMITS, "cpu")
-        monkeypatch.setattr("grader.sandbox.pool.IDLE_S", 0.05)
-        runner.stop()
-        until(lambda: len(sandbox.started) == 11)  # the five that were taken, and six that wait
-        time.sleep(0.1)
-    assert len(sandbox.started) == 11
-    assert all(runner.final for _, _, runner in sandbox.started)
-
-
-def test_a_pool_in_use_is_not_idle(
-    sandbox: RecordingSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grader.sandbox.pool.IDLE_S", 0.5)
-    with RunnerPool(sandbox, LIMITS, "cpu", size=6) as pool:
-        until(lambda: len(sandbox.started) == 6)
-        pool.start(LIMITS, "cpu").stop()
-        with pool.start(LIMITS, "cpu"):
-            time.sleep(0.8)
-            assert len(sandbox.started) == 6, "nothing starts during a grading"
-        until(lambda: len(sandbox.started) == 8)
-
-
 def test_a_compiler_is_started_in_advance_and_replaced_after_the_runner_stops(
     pool: RunnerPool, sandbox: RecordingSandbox
 ) -> None:
