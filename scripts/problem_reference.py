@@ -53,6 +53,7 @@ EXAMPLES = {
     "Argument.shape": "[rows, cols // 2]",
     "Argument.contiguous": "false",
     "Argument.scratch": "true",
+    "Argument.optional": "true",
     "Argument.structured": "true",
     "Argument.strides": "[1, rows]",
     "Argument.weight": "true",

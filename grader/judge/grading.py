@@ -209,6 +209,8 @@ class Grading:
         }
         if spec.nested:
             request["parameters"] = spec.parameters
+        if optional := [a.name for a in spec.args if a.optional]:
+            request["optional"] = optional
         if self.problem.imported is not None:
             request |= self.problem.imported.convention()
         if self.code.has_weights:

@@ -16,7 +16,7 @@ import torch
 
 from grader.arena import TensorSpec
 from grader.arena.layout import dense_strides, tensor_like
-from grader.judge.correctness.check import ExpectedOutputs, compare_outputs
+from grader.judge.correctness.check import ExpectedOutputs, compare_outputs, is_left_out
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -113,13 +113,18 @@ class SetCode(ProblemCode):
         return True
 
     def residuals(self, case: Case, inputs: Values, outputs: Values) -> dict[str, float]:
-        """What the set's own check says of the outputs."""
+        """What the set's own check says of the outputs. Where one was left out, it gets the
+        reference's."""
+        left_out = [a.name for a in self.written if is_left_out(a, outputs[a.name])]
+        if left_out:
+            right = self.run_eager(case, inputs)
+            outputs = outputs | {name: right[name] for name in left_out}
         written = [outputs[a.name] for a in self.written]
         given = self._tensors(case, inputs)
         with self._stopped():
-            right, message = self._host.check(self._number(case), given, written)
+            is_right, message = self._host.check(self._number(case), given, written)
         words = f"{self._imported.source.set_title}'s own check: {message or 'wrong'}"
-        return {words: 0.0 if right else math.inf}
+        return {words: 0.0 if is_right else math.inf}
 
     def is_incomparable(self, case: Case, inputs: Values, truth: Values) -> bool:
         """Whether the reference itself is not within the bounds for these inputs. It may choose

@@ -82,7 +82,7 @@ def build_spec(
     known = _Parameters(cases)
     args, dtypes = [], set[str]()
     for position, name in enumerate(argument_names(cases[0].form)):
-        args.append(_argument(cases, position, name, known))
+        args.append(_argument(cases, position, name, known, source.optional_outputs))
         dtypes |= {form.dtype for form in _forms_at(cases, position)}
     data: dict[str, Any] = {
         "format": 1,
@@ -121,7 +121,11 @@ def argument_names(form: CaseForm) -> list[str]:
 
 
 def _argument(
-    cases: Sequence[DescribedCase], position: int, name: str, known: _Parameters
+    cases: Sequence[DescribedCase],
+    position: int,
+    name: str,
+    known: _Parameters,
+    optional: Sequence[str],
 ) -> dict[str, Any]:
     first = cases[0].form
     value = first.values[position]
@@ -148,6 +152,8 @@ def _argument(
         argument["weight"] = True
     if value.role == "out" and not (first.unique and _is_exact(cases, forms)):
         argument["unique"] = False
+    if value.role == "out" and value.name in optional:
+        argument["optional"] = True
     return argument
 
 

@@ -70,6 +70,12 @@ class SetSource:
         found: Mapping[str, list[str]] = self.options.get("functions", {})
         return found
 
+    @property
+    def optional_outputs(self) -> list[str]:
+        """The outputs that a submission need not return."""
+        found: list[str] = self.options.get("optional_outputs", [])
+        return found
+
     def digest(self) -> str:
         """SHA-256, hexadecimal, of `judged`."""
         return self.judged.digest

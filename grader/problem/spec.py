@@ -88,6 +88,10 @@ class Argument(_Strict):
     """False if several values are right, as of the vectors of a decomposition or of the indices of
     equal elements. Then `residuals()` in `checks.py` judges it, and the reference's value is only
     one of the right ones. Outputs only."""
+    optional: bool = False
+    """True for an output that a call may leave as it is, or not return, such as the logarithms of
+    sums beside the result of attention. What a call has written a part of is compared. Outputs of
+    fp16, bf16, fp32 or fp64 only, and not all outputs."""
     structured: bool = False
     """True if the elements together have a property (sorted rows, a positive definite matrix) that
     a mixture of two tensors would break, or if a kernel may read them twice and store where they

@@ -241,6 +241,8 @@ def _check_arguments(spec: Spec) -> None:
         )
     if not any(argument.role != "in" for argument in spec.args):
         raise ProblemError("args: no argument is out or inout; a call must have an output")
+    if all(argument.optional for argument in spec.args if argument.role != "in"):
+        raise ProblemError("args: every output is optional; then a call need not do anything")
 
 
 def _check_nested(spec: Spec) -> None:
@@ -327,6 +329,8 @@ def _check_argument(where: str, argument: Argument) -> None:
         raise ProblemError(f"{where}.scratch: only an in tensor that is no weight may be")
     if not argument.unique and argument.role != "out":
         raise ProblemError(f"{where}.unique: only an out tensor may have several right values")
+    if argument.optional and (argument.role != "out" or not argument.unique):
+        raise ProblemError(f"{where}.optional: only an out tensor with one right value may be")
     if argument.structured and (argument.role != "in" or argument.kind == "scalar"):
         raise ProblemError(f"{where}.structured: only an in tensor, or a list of them, may be")
     for key, formulas in (("shape", argument.shape), ("strides", argument.strides)):
@@ -424,8 +428,13 @@ def _check_dtypes(where: str, tolerances: Mapping[str, Tolerance]) -> None:
 
 
 def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
-    """Floating-point outputs need tolerances; all others must be exact."""
+    """Floating-point outputs need tolerances; all others must be exact, and cannot be optional."""
     name = dtype(argument, case)
+    if argument.optional and (name not in FLOATING_DTYPES or DTYPES[name] == 1):
+        raise ProblemError(
+            f"args: '{argument.name}' is optional, and of {name} in case '{case.name}', where "
+            "nothing shows that it was left out; its dtype must be fp16, bf16, fp32 or fp64"
+        )
     tolerances = spec.tolerances | argument.tolerances | case.tolerances
     if name in FLOATING_DTYPES and not {name, argument.name} & tolerances.keys():
         raise ProblemError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Any
 
 from grader.problem.imported import SetSource
 from grader.problem.spec import ProblemError
@@ -70,11 +71,16 @@ def read(path: Path) -> SetSource | None:
         "problem.json": problem_file(definition, chosen.workloads, _tolerance(definition)),
     }
     files |= {f"blobs/{blob}": content for blob, content in chosen.files.items()}
-    chooses_tokens = definition.name.startswith("dsa_topk_indexer")
+    options: dict[str, Any] = {}
+    if definition.name.startswith("dsa_topk_indexer"):
+        options["chooses_tokens"] = True
+    if definition.name.startswith("dsa_sparse_attention"):
+        # As in the set's evaluator, the first output alone may be returned.
+        options["optional_outputs"] = list(definition.outputs)[1:]
     return SetSource(
         "fib", TITLE, LICENCE, LINK, problem_name("fib", name), definition.name, file, files,
         notes=tuple(chosen.notes),
-        options={"chooses_tokens": True} if chooses_tokens else {},
+        options=options,
     )  # fmt: skip
 
 

@@ -115,6 +115,7 @@ def _model_entry(
 def _run_entry(function: Any, request: dict[str, Any]) -> EntryPoint:
     roles = request["roles"]
     outputs = [i for i, role in enumerate(roles) if role != "in"]
+    optional = {i for i, name in enumerate(request["names"]) if name in request.get("optional", [])}
     count = len(roles) - len(outputs)
     writes = request.get("writes_outputs")
     if writes is None:
@@ -133,21 +134,25 @@ def _run_entry(function: Any, request: dict[str, Any]) -> EntryPoint:
         given, tree, outs = prepared
         result = function(*given)
         if not writes:
-            _deliver_named(result, tree, outs)
+            _deliver_named(result, tree, outs, optional)
 
     return EntryPoint(call, prepare, returns=not writes)
 
 
-def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
-    """Copy outputs that were returned alone, in order, or by name."""
-    names = list(tree["dict"])
+def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any], optional: set[int]) -> None:
+    """Copy outputs that were returned alone, in order, or by name. Those at the `optional` places
+    may be missing."""
+    places = tree["dict"]
     if not isinstance(result, dict):
         parts = result if isinstance(result, tuple | list) else [result]
-        if len(parts) != len(names):
-            raise TypeError(f"returned {len(parts)} values where {len(names)} are outputs")
-        result = dict(zip(names, parts, strict=True))
-    for name, place in tree["dict"].items():
+        missing = list(places.values())[len(parts) :]
+        if len(parts) > len(places) or any(place["value"] not in optional for place in missing):
+            raise TypeError(f"returned {len(parts)} values where {len(places)} are outputs")
+        result = dict(zip(places, parts, strict=False))
+    for name, place in places.items():
         if name not in result:
+            if place["value"] in optional:
+                continue
             raise TypeError(f"returned no '{name}'")
         if isinstance(result[name], int | float):
             outs[place["value"]].fill_(result[name])

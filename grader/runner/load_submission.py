@@ -69,7 +69,8 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
     role_of = dict(zip(names, roles, strict=True))
     # A parameter that holds several arguments is not what a function returns.
     own_roles = [role_of[t] if isinstance(t, str) else "in" for t in parameters.values()]
-    entry = _python_entry(function, name, list(parameters), own_roles)
+    optional = request.get("optional", [])
+    entry = _python_entry(function, name, list(parameters), own_roles, optional)
     if setup is not None:
         entry = replace(entry, setup=_setting_up(setup, names, weights))
     if list(parameters.values()) != names:
@@ -138,7 +139,9 @@ def _suggestion(name: str, module: ModuleType) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _python_entry(function: Any, name: str, names: list[str], roles: list[str]) -> EntryPoint:
+def _python_entry(
+    function: Any, name: str, names: list[str], roles: list[str], optional: list[str]
+) -> EntryPoint:
     if inspect.isclass(function) or not callable(function):
         raise LoadError(f"'{name}' is not a function but a {_kind(function)}")
     if (
@@ -154,7 +157,7 @@ def _python_entry(function: Any, name: str, names: list[str], roles: list[str]) 
     if accepts(function, len(roles)):
         return EntryPoint(_writing(function, name, len(roles)))
     if outputs and accepts(function, len(roles) - len(outputs)):
-        return EntryPoint(_returning(function, names, outputs), returns=True)
+        return EntryPoint(_returning(function, names, outputs, optional), returns=True)
     takes = ", ".join(inspect.signature(function).parameters)
     returning = f", or {name}({', '.join(inputs)}) that returns its outputs" if outputs else ""
     raise LoadError(
@@ -214,7 +217,9 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _returning(function: Any, names: list[str], outputs: list[int]) -> Callable[[list[Any]], None]:
+def _returning(
+    function: Any, names: list[str], outputs: list[int], optional: list[str]
+) -> Callable[[list[Any]], None]:
     missing = ", ".join(repr(names[i]) for i in outputs)
 
     def call(arguments: list[Any]) -> None:
@@ -225,9 +230,10 @@ def _returning(function: Any, names: list[str], outputs: list[int]) -> Callable[
         if returned is None:
             raise TypeError(f"returned None: without the parameter {missing}, it must return that")
         results = returned if isinstance(returned, tuple) else (returned,)
-        if len(results) != len(outputs):
+        left_out = [names[i] for i in outputs[len(results) :]]
+        if len(results) > len(outputs) or not {*left_out} <= {*optional}:
             raise TypeError(f"returned {len(results)} values where {len(outputs)} are outputs")
-        for i, result in zip(outputs, results, strict=True):
+        for i, result in zip(outputs, results, strict=False):
             target = arguments[i]
             if not isinstance(result, torch.Tensor):
                 kind = type(result).__name__

@@ -80,6 +80,22 @@ NESTED = """
         y = x + y if config["residual"] else y
         {end}
 """
+LOG_SOFTMAX = """
+    import torch
+
+    def log_softmax(x):
+        lse = x.logsumexp(-1)
+        out = x - lse[:, None]
+        {end}
+"""
+LEAVES_OUT = """
+    import torch
+
+    def log_softmax(x, out, sums):
+        lse = x.logsumexp(-1)
+        out.copy_(x - lse[:, None])
+        {change}
+"""
 PREPARED = """
     def linear_setup(w, bias):
         print("prepares", tuple(w.shape))
@@ -118,6 +134,17 @@ PREPARED = """
          "wrong_answer"),
         ("divide", "def divide(a, b, quotient, remainder, ratio):\n    quotient.copy_(a // b)\n"
          "    remainder.copy_(a.fmod(b))\n    ratio.copy_(a / b)", "wrong_answer"),
+        ("log_softmax", LOG_SOFTMAX.format(end="return out, lse"), "accepted"),
+        ("log_softmax", LOG_SOFTMAX.format(end="return out"), "accepted"),
+        ("log_softmax", LOG_SOFTMAX.format(end="return 1.001 * out"), "wrong_answer"),
+        ("log_softmax", LOG_SOFTMAX.format(end="return out, 1.001 * lse"), "wrong_answer"),
+        ("log_softmax", LOG_SOFTMAX.format(end="return out, lse, lse"), "runtime_error"),
+        ("log_softmax", LOG_SOFTMAX.format(end="return lse"), "runtime_error"),
+        ("log_softmax", LEAVES_OUT.format(change="pass"), "accepted"),
+        ("log_softmax", LEAVES_OUT.format(change="sums[:-1].copy_(lse[:-1])"), "wrong_answer"),
+        ("log_softmax", LEAVES_OUT.format(change="sums.zero_()"), "wrong_answer"),
+        # Not in a test: only when it is timed.
+        ("log_softmax", LEAVES_OUT.format(change="len(x) == 64 and sums.zero_()"), "wrong_answer"),
         ("moving_sum", "def moving_sum(x, out):\n    out.copy_(x[: len(out)])", "wrong_answer"),
         ("linear", PREPARED.format(bias="bias.clone()"), "accepted"),
         ("linear", PREPARED.format(bias="0 * bias"), "wrong_answer"),

@@ -266,6 +266,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Argument": {
         "role": "in", "kind": "tensor", "shape": [], "contiguous": True, "structured": False,
         "tolerances": {}, "strides": [], "weight": False, "scratch": False, "unique": True,
+        "optional": False,
     },
     "Tolerance": {"budget": 4.0},
     "Accumulate": {"roundings": 16, "operands": None},

@@ -294,6 +294,21 @@ BAD = [
     (OUT, with_key(OUT, "scratch: true"), "args[1].scratch: only an in tensor that is no weight"),
     (
         X,
+        with_key(X, "optional: true"),
+        "args[0].optional: only an out tensor with one right value may be",
+    ),
+    (
+        OUT,
+        with_key(OUT, "optional: true"),
+        "args: every output is optional; then a call need not do anything",
+    ),
+    (
+        OUT,
+        f"{OUT}\n  - {{name: count, role: out, dtype: int32, shape: [rows], optional: true}}",
+        "args: 'count' is optional, and of int32 in case 'tiny', where nothing shows that it was",
+    ),
+    (
+        X,
         with_key(X, "weight: true"),
         "args: every input is a weight; then every call would be the same",
     ),

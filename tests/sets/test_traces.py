@@ -349,6 +349,60 @@ def test_chosen_tokens_are_judged_by_their_scores(
     assert (reason or "") in report.reason
 
 
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory, sandbox: ForkedSandbox) -> Problem:
+    """A problem with the name of one whose second output may be left out."""
+    root, definition = tmp_path_factory.mktemp("attention"), norm()
+    definition["name"] = "dsa_sparse_attention_made_up"
+    return import_problem(
+        read_problem("fib", write_fib(root, definition, [workload(16)])), sandbox, "cpu"
+    )
+
+
+BOTH = "return x * rms * norm_weight, rms[:, 0]"
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict", "reason"),
+    [
+        (BOTH, Verdict.ACCEPTED, ""),
+        ("return x * rms * norm_weight", Verdict.ACCEPTED, ""),
+        ("return (x * rms * norm_weight,)", Verdict.ACCEPTED, ""),
+        ("return {'out': x * rms * norm_weight}", Verdict.ACCEPTED, ""),
+        ("return x * rms", Verdict.WRONG_ANSWER, "'out'"),
+        ("return x * rms * norm_weight, 1.05 * rms[:, 0]", Verdict.WRONG_ANSWER, "'rms'"),
+        ("return {'rms': rms[:, 0]}", Verdict.RUNTIME_ERROR, "returned no 'out'"),
+        ("return rms[:, 0]", Verdict.RUNTIME_ERROR, "returned a tensor of shape (16,)"),
+        ("return []", Verdict.RUNTIME_ERROR, "returned 0 values where 2 are outputs"),
+        (f"{BOTH}, x", Verdict.RUNTIME_ERROR, "returned 3 values where 2 are outputs"),
+    ],
+)
+def test_the_second_output_of_sparse_attention_may_be_left_out(
+    judge: Grade, attention: Problem, end: str, verdict: Verdict, reason: str
+) -> None:
+    assert [a.name for a in attention.spec.args if a.optional] == ["rms"]
+    assert BOTH in HONEST
+    report = judge(attention, HONEST.replace(BOTH, end))
+    assert report.verdict is verdict, report.reason
+    assert reason in report.reason
+
+
+def test_what_writes_its_outputs_may_leave_the_second_one(judge: Grade, attention: Problem) -> None:
+    source = HONEST.replace("eps):", "eps, out, total):")
+    left = source.replace(BOTH, "out.copy_(x * rms * norm_weight)")
+    report = judge(attention, left)
+    assert report.verdict is Verdict.ACCEPTED, report.reason
+    report = judge(attention, left + "\n    total[:9] = rms[:9, 0]\n")
+    assert report.verdict is Verdict.WRONG_ANSWER
+    assert "7 of 16 elements of 'rms' were never written" in report.reason
+
+
+def test_no_other_output_may_be_left_out(judge: Grade, loose: Problem) -> None:
+    report = judge(loose, HONEST.replace(BOTH, "return x * rms * norm_weight"))
+    assert report.verdict is Verdict.RUNTIME_ERROR
+    assert "returned 1 values where 2 are outputs" in report.reason
+
+
 KEEPS = """
 def run(x, norm_weight, eps, cache):
     rms = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()

@@ -104,11 +104,11 @@ class BatchCheck:
         cls, eager: EagerOutputs, sets: ArgumentSets, bounds_of: Callable[[Argument], Tolerance]
     ) -> BatchCheck | None:
         """None where the kernel cannot compare: no graph, another dtype, strided tensors, or
-        outputs with several right values.
+        outputs with several right values or that may be left out.
 
         `bounds_of(argument)` gives the bounds for an output.
         """
-        if not eager.values or not all(argument.unique for argument in eager.written):
+        if not eager.values or not all(a.unique and not a.optional for a in eager.written):
             return None
         groups = []
         for argument in eager.written:

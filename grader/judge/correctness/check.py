@@ -127,7 +127,7 @@ def compare_outputs(
             explained,
         )
         for argument in code.written
-        if argument.unique
+        if argument.unique and not is_left_out(argument, outputs[argument.name])
     ]
 
 
@@ -197,6 +197,11 @@ def count_unwritten(out: Any) -> int:
     if not (out.is_floating_point() or out.dtype is torch.bool):
         return 0
     return sum(int(_is_poison(piece).sum()) for (piece,) in pieces(out))
+
+
+def is_left_out(argument: Argument, out: Any) -> bool:
+    """Whether a submission has left an output that it need not write as it was."""
+    return argument.optional and count_unwritten(out) == out.numel()
 
 
 def errors_beyond_mixed_inputs(

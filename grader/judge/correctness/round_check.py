@@ -19,6 +19,7 @@ from grader.judge.correctness.check import (
     combine_results,
     count_unwritten,
     errors_beyond_mixed_inputs,
+    is_left_out,
     tolerance_of,
 )
 from grader.judge.correctness.error_bound import error_bounds
@@ -121,7 +122,7 @@ class RoundCheck:
         eager = self._code.run_eager(self._case, inputs)
         findings = []
         for argument in self._code.written:
-            if not argument.unique:
+            if not argument.unique or is_left_out(argument, outputs[argument.name]):
                 continue
             initial = inputs[argument.name] if argument.role == "inout" else None
             name, tolerance = argument.name, self._bounds(argument)
@@ -147,6 +148,8 @@ class RoundCheck:
             )
         wrong = {}
         for argument in self._code.written:
+            if is_left_out(argument, outputs[argument.name]):
+                continue
             name, bounds = argument.name, self._bounds(argument)
             initial = inputs[name] if argument.role == "inout" else None
             wrong[name] = count_unwritten(outputs[name]) or errors_beyond_mixed_inputs(

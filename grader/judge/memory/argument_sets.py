@@ -48,7 +48,7 @@ class ArgumentSets(SharedBlock):
         written = [
             (slot.offset - self.head_bytes, slot.nbytes)
             for argument, place in zip(problem.spec.args, layout.sets[0], strict=True)
-            if argument.role != "in"
+            if argument.role != "in" and not argument.optional
             for slot in _specs_of(place)
             if slot.nbytes
         ]
@@ -125,10 +125,11 @@ class ArgumentSets(SharedBlock):
         return None
 
     def untouched(self, index: int) -> list[str]:
-        """The outputs of a set that the last snapshot shows as they were before the call."""
+        """The outputs of a set that the last snapshot shows as they were before the call, but for
+        those that may be left out."""
         found = []
         for argument in self.problem.spec.args:
-            if argument.role == "in":
+            if argument.role == "in" or argument.optional:
                 continue
             after = listed(self.outputs(index)[argument.name])
             state = argument.role == "inout"
