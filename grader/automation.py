@@ -11,6 +11,8 @@ import asyncio
 import difflib
 import itertools
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +27,9 @@ from grader.problem import Case, Problem, ProblemError
 from grader.problem.imported import SetSource
 from grader.problem_folders import problem_folder, problem_folders
 from grader.problem_sets import read_problem, split_prefix
-from grader.report import PassedTests, Report, Verdict
+from grader.report import PassedTests, Report, Verdict, one_line
 from grader.sandbox import Device, make_sandbox
+from grader.sandbox.base import SandboxError
 from grader.sandbox.gpu_info import cuda_missing, driver
 from grader.sandbox.owner import make_owned_folder, remove_tree
 from grader.submission import Language, Submission, SubmissionError, language_of
@@ -177,8 +180,11 @@ class Grader:
         …; by default the first GPU, or the CPU. `tests_at_once` is the number of gradings beside
         each other on a device: by default 4 on a GPU, and one for each core of a CPU.
 
-        Raises `ProblemError`, and ValueError for a device that is unknown or not there.
+        Raises `ProblemError`, and ValueError for a device that is unknown or not there, or for less
+        than one test at once.
         """
+        if tests_at_once is not None and tests_at_once < 1:
+            raise ValueError(f"tests_at_once is {tests_at_once}; it must be at least 1")
         parsed = [_parsed(name) for name in devices or [default_device()]]
         self._place = (parsed[0][0], sandbox)
         self._problem = None
@@ -188,6 +194,7 @@ class Grader:
         self._kernels = make_owned_folder()
         self._lanes = [_Lane.start(*device, sandbox, tests_at_once) for device in parsed]
         self._ids = itertools.count(1)
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -196,32 +203,44 @@ class Grader:
         self.close()
 
     def close(self) -> None:
-        """End all processes and sandboxes. Gradings that run have no result."""
-        for lane in self._lanes:
+        """End all processes and sandboxes. Gradings that run have no result. Idempotent."""
+        self._is_closed = True
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
             lane.close()
-        self._lanes = []
         self._folders.close()
         remove_tree(self._kernels)
 
     def map(self, items: Iterable[Item]) -> Generator[Result, None, None]:
         """Grade the items, and yield the result of each once, in the order in which they end.
 
-        Items are read as they are needed, at most `LOOKAHEAD` before. Closing the iterator before
-        its end, or an exception of `items`, ends the gradings that run. One call at a time.
+        Items are read while others are graded, at most `LOOKAHEAD` before they are needed. They may
+        come slowly, but must not wait for a result. Closing the iterator before its end, or an
+        exception of `items`, ends the gradings that run. One call at a time.
+
+        Raises `SandboxError` when no worker process starts, and RuntimeError once this is closed.
         """
+        return self._map(items, threading.Event())
+
+    def _map(self, items: Iterable[Item], stop: threading.Event) -> Generator[Result, None, None]:
+        """As `map`, until `stop` is set."""
         work = _Work(
             self._problem, iter(items), self._ids, self._place, self._folders, self._kernels
         )
         try:
-            while True:
-                work.read()
+            while not stop.is_set():
+                if self._is_closed:
+                    raise RuntimeError("this Grader is closed")
+                work.read(POLL_S)
                 yield from work.take_failed()
                 for lane in self._lanes:
                     lane.fill(work)
-                if not work.is_left and not any(lane.running for lane in self._lanes):
+                if work.is_read and not work.is_left and not self._is_running():
                     return
+                self._expect_workers()
+                wait_s = POLL_S if work.is_read or work.is_ahead else 0.0
                 for lane in self._lanes:
-                    for job, outcome in lane.ended(POLL_S / len(self._lanes)):
+                    for job, outcome in lane.ended(wait_s / len(self._lanes)):
                         result = work.end(job, outcome)
                         if result is not None:
                             yield result
@@ -230,10 +249,30 @@ class Grader:
                 lane.cancel()
 
     async def map_async(self, items: Iterable[Item]) -> AsyncIterator[Result]:
-        """As `map`, for an event loop: another thread waits for the results."""
-        results = self.map(items)
-        while (result := await asyncio.to_thread(next, results, None)) is not None:
-            yield result
+        """As `map`, for an event loop: another thread waits for the results. When its task is
+        cancelled, the gradings that run are ended."""
+        stop = threading.Event()
+        results = self._map(items, stop)
+        try:
+            while True:
+                step = asyncio.ensure_future(asyncio.to_thread(next, results, None))
+                # A thread cannot be cancelled: it ends a moment after it is told to.
+                if (result := await asyncio.shield(step)) is None:
+                    return
+                yield result
+        finally:
+            stop.set()
+            await asyncio.wait([step])
+            results.close()
+
+    def _is_running(self) -> bool:
+        return any(lane.running for lane in self._lanes)
+
+    def _expect_workers(self) -> None:
+        """Raise `SandboxError` if no device can run what waits."""
+        reasons = [lane.broken for lane in self._lanes]
+        if reasons and None not in reasons:
+            raise SandboxError(f"no worker process starts: {reasons[0]}")
 
 
 @dataclass
@@ -272,28 +311,40 @@ class _Work:
         self._failed: deque[Result] = deque()
         self.to_test: deque[_Job] = deque()
         self.to_time: deque[_Job] = deque()
+        self.is_read = False
+        """Whether all items have been read."""
 
     @property
     def is_left(self) -> bool:
         """Whether a job waits."""
         return bool(self.to_test or self.to_time)
 
-    def read(self) -> None:
-        """Read items until enough wait."""
-        while len(self.to_test) + len(self._failed) < LOOKAHEAD:
+    @property
+    def is_ahead(self) -> bool:
+        """Whether enough items wait."""
+        return len(self.to_test) + len(self._failed) >= LOOKAHEAD
+
+    def read(self, limit_s: float) -> None:
+        """Read items until enough wait, or `limit_s` seconds have passed; at least one if they do
+        not wait yet."""
+        end_s = time.monotonic() + limit_s
+        while not self.is_read and not self.is_ahead:
             item = next(self._items, None)
             if item is None:
+                self.is_read = True
                 return
             try:
                 problem = self._problem_of(item)
                 submission = load_submission(problem, item.source, item.language)
-            except (ProblemError, SubmissionError) as error:
-                self._failed.append(Result(item.key, error=str(error)))
+            except (ProblemError, SandboxError, SubmissionError) as error:
+                self._failed.append(Result(item.key, error=one_line(str(error))))
             else:
                 job = _Job(item, problem, submission)
                 if item.benchmarks and (submission.uses_triton or submission.language == "cuda"):
                     job.kernels = self._kernels / str(next(self._ids))
                 self.to_test.append(job)
+            if time.monotonic() >= end_s:
+                return
 
     def take_failed(self) -> Iterator[Result]:
         """The items that cannot be graded."""
@@ -377,6 +428,15 @@ class _Lane:
             LocalEngine(count, device, sandbox, gpu=gpu, warm=warm),
             LocalEngine(1, device, sandbox, gpu=gpu, warm=WARM_TO_TIME),
         )
+
+    @property
+    def broken(self) -> str | None:
+        """Why no process of an engine starts, if none does and none of its tasks runs."""
+        for engine in self.engines:
+            slots = engine.slots()
+            if not self.running and slots and all(slot.broken for slot in slots):
+                return slots[0].broken
+        return None
 
     @property
     def engines(self) -> list[LocalEngine]:

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -24,6 +25,7 @@ from grader.fleet.local_engine import LocalEngine
 from grader.judge.record import Device
 from grader.problem import ProblemError
 from grader.report import PassedTests, Report, Verdict
+from grader.sandbox import SandboxError
 from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import Language, SubmissionError
 from tests.forked_sandbox import ForkedSandbox
@@ -122,14 +124,20 @@ for line in sys.stdin:
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Worker processes that fail every task, and write what they were asked to a log."""
-    log, program = tmp_path / "log", tmp_path / "worker.py"
-    program.write_text(f"LOG = {str(log)!r}\n{WORKER}")
+    log = tmp_path / "log"
+    _use_workers(tmp_path, monkeypatch, f"LOG = {str(log)!r}\n{WORKER}")
+    return log
+
+
+def _use_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have a `Grader` start this program as its worker processes."""
+    program = tmp_path / "worker.py"
+    program.write_text(text)
 
     def engine(*args: Any, **options: Any) -> LocalEngine:
         return LocalEngine(*args, **options, command=[sys.executable, str(program)])
 
     monkeypatch.setattr(automation, "LocalEngine", engine)
-    return log
 
 
 def test_a_fault_of_the_machine_is_an_error_after_a_second_try(failing: Path) -> None:
@@ -151,6 +159,80 @@ def test_items_are_read_as_they_are_needed(failing: Path) -> None:
         results = many.map(items())
         next(results)
         assert len(read) <= automation.LOOKAHEAD + 2
+
+
+def test_items_that_come_slowly_are_graded_meanwhile(failing: Path) -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[Item]:
+        for number in range(40):
+            time.sleep(0.1)
+            read.append(number)
+            yield Item(str(number), "x")
+
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many:
+        results = many.map(items())
+        next(results)
+        assert len(read) < 40
+        assert len(list(results)) == 39
+
+
+def test_many_items_that_cannot_be_graded_hide_none(
+    failing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: Any, *place: Any) -> Any:
+        if name == "fib:X#y":
+            raise SandboxError("no sandbox starts for its code")
+        return load_problem(name, *place)
+
+    monkeypatch.setattr(automation, "load_problem", load)
+    items = [Item(str(number), "x", problem="fib:X#y") for number in range(automation.LOOKAHEAD)]
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many:
+        errors = {one.key: one.error for one in many.map([*items, Item("last", "x")])}
+    assert errors.pop("last") == "no sandbox starts"
+    assert set(errors.values()) == {"no sandbox starts for its code"}
+    assert len(errors) == automation.LOOKAHEAD
+
+
+def test_workers_that_never_start_are_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_workers(tmp_path, monkeypatch, "raise SystemExit(3)")
+    monkeypatch.setattr("grader.fleet.local_engine.BROKEN_STARTS", 1)
+    with (
+        grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many,
+        pytest.raises(SandboxError, match=r"no worker process starts: the slot died \(.*3.*\)"),
+    ):
+        list(many.map([Item("a", "x")]))
+
+
+def test_a_grader_that_is_closed_grades_nothing(failing: Path) -> None:
+    many = grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1)
+    many.close()
+    many.close()
+    with pytest.raises(RuntimeError, match="this Grader is closed"):
+        list(many.map([Item("a", "x")]))
+
+
+IDLE_WORKER = """
+import json, sys
+print(json.dumps({"ready": {"gpu": None}}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_cancelled_task_ends_its_gradings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_workers(tmp_path, monkeypatch, IDLE_WORKER)
+
+    async def run() -> None:
+        with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many:
+            async for _ in many.map_async([Item("a", "x"), Item("b", "x")]):
+                pass
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(run(), 1.0))
 
 
 def test_a_call_that_is_left_early_ends_its_gradings() -> None:

@@ -24,6 +24,9 @@ MAX_BYTES = 4 << 20
 """Bytes of sources that are handed in at a time. In JSON they may take four times as many, and a
 server takes 16 MiB by default."""
 
+MOST_KEY = 200
+"""Characters of a key, as a server takes them."""
+
 POLL_S = 2.0
 """Interval at which results are asked for."""
 
@@ -43,13 +46,21 @@ def grade_remotely(
     exception or Ctrl-C, is cancelled. Raises click.ClickException if the server refuses a batch, or
     somebody cancels it.
     """
-    from grader.cli.remote import problem_name
+    from grader.cli.remote import RefusedByServer, problem_name
     from grader.problem import ProblemError
 
+    limits: dict[str, int] = {}
     requests: list[tuple[str, dict[str, Any]]] = []
     for item in items:
         try:
-            requests.append((problem_name(str(item.problem or problem)), _request(item)))
+            name = problem_name(str(item.problem or problem))
+            if name not in limits:
+                limits[name] = _source_limit(client, name)
+            requests.append((name, _request(item, limits[name])))
+        except RefusedByServer as error:
+            if error.status != 404 or not item.problem:
+                raise
+            yield {"key": item.key, "error": str(error)}
         except (ValueError, ProblemError, click.UsageError) as error:
             yield {"key": item.key, "error": str(error)}
     for index, (name, chunk) in enumerate(_chunks(requests)):
@@ -61,11 +72,22 @@ def grade_remotely(
             yield from results(client, number)
 
 
-def _request(item: Item) -> dict[str, Any]:
-    """An item as the API takes it. Raises ValueError for a file that cannot be sent."""
+def _source_limit(client: Client, problem: str) -> int:
+    """The most bytes of a source that a problem takes."""
+    from grader.cli.remote import path_segment
+
+    ask = partial(client.request, "GET", f"/problems/{path_segment(problem)}")
+    return int(_patiently(ask)["spec"]["limits"]["source_bytes"])
+
+
+def _request(item: Item, limit_bytes: int) -> dict[str, Any]:
+    """An item as the API takes it. Raises ValueError for one that cannot be sent, since a server
+    refuses a batch as a whole."""
     from grader.files import UnreadableFileError, read_regular_file
     from grader.submission import language_of
 
+    if not item.key.isprintable() or not 0 < len(item.key) <= MOST_KEY:
+        raise ValueError(f"a server takes keys of 1 to {MOST_KEY} printable characters")
     language = item.language
     source = item.source
     if isinstance(source, Path):
@@ -83,6 +105,8 @@ def _request(item: Item) -> dict[str, Any]:
         text = source if isinstance(source, str) else source.decode()
     except UnicodeDecodeError:
         raise ValueError(f"{item.key}: it is not UTF-8, which a server takes only") from None
+    if len(text.encode()) > limit_bytes:
+        raise ValueError(f"{item.key}: the problem takes files of up to {limit_bytes:,} bytes")
     return {
         "key": item.key,
         "source": text,

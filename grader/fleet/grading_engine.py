@@ -84,6 +84,9 @@ class WorkerSlot:
     """The GPU's name as CUDA reports it; None on a CPU, and while the slot starts."""
     free: bool
     """Whether it is ready and has no task."""
+    broken: str | None = None
+    """Why its process has not become ready several times in a row, in one line. The engine goes on
+    trying."""
 
     def serves(self, device: Device, gpu: str | None) -> bool:
         """Whether a task with these requirements can run here, now or later."""

@@ -46,6 +46,9 @@ START_TIMEOUT_S = 180.0
 MAX_MESSAGE_BYTES = 8 << 20
 """The longest line from a worker process. A report is a few hundred kilobytes at most."""
 
+BROKEN_STARTS = 3
+"""Starts in a row in which a worker process never got ready, after which its slot is broken."""
+
 MAX_RESTART_DELAY_S = 60.0
 """The longest delay between starts of a worker process that never gets ready."""
 
@@ -171,6 +174,8 @@ class _Supervisor:
         """The part of the request that is still to be written."""
         self._end_reason: str | None = None
         """Why the process must be ended; set by other threads."""
+        self._failed_starts = 0
+        self._why_not_ready = ""
         self._retired = False
         self._stopping = threading.Event()
         self.idle = threading.Event()
@@ -241,7 +246,8 @@ class _Supervisor:
         """Requires the lock."""
         ending = self._end_reason is not None or self._retired
         free = self._ready and self._running is None and not ending
-        return WorkerSlot(self._name, self._device, self._gpu, free)
+        broken = self._why_not_ready if self._failed_starts >= BROKEN_STARTS else None
+        return WorkerSlot(self._name, self._device, self._gpu, free, broken)
 
     def _release(self) -> Task | None:
         """Become idle. Returns the task that was running. Requires the lock."""
@@ -264,6 +270,7 @@ class _Supervisor:
             process = ChildProcess(self._command)
         except OSError as error:
             log.error("slot %s cannot be started: %s", self._name, error)
+            self._note_start(False, f"it cannot be started: {error}")
             return False
         reason = None
         try:
@@ -279,6 +286,7 @@ class _Supervisor:
             process.end()
         self._clean_up()
         reason = reason or f"the slot died ({process.exit_reason()})"
+        self._note_start(was_ready, reason)
         with self._lock:
             self._end_reason = None
             task = self._release()
@@ -287,6 +295,11 @@ class _Supervisor:
         if task is not None:
             self._on_outcome(TaskOutcome(task.id, failure=one_line(reason)))
         return was_ready
+
+    def _note_start(self, was_ready: bool, reason: str) -> None:
+        with self._lock:
+            self._failed_starts = 0 if was_ready else self._failed_starts + 1
+            self._why_not_ready = one_line(reason)
 
     def _communicate(self, process: ChildProcess) -> None:
         """Send requests and read messages until the process ends. Raises `_Fault` to end it."""
@@ -335,7 +348,7 @@ class _Supervisor:
             raise _Fault(f"the slot sent an invalid message: {one_line(repr(line[:80]))}") from None
         with self._lock:
             if message.ready is not None and not self._ready:
-                self._ready, self._gpu = True, message.ready.gpu
+                self._ready, self._gpu, self._failed_starts = True, message.ready.gpu, 0
                 return
             running = self._running
             if running is None and self._end_reason is not None:

@@ -18,12 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grader.problem.judged_version import JudgedVersion
 
-IMPORT_FORMAT = 2
+IMPORT_FORMAT = 3
 """Raised when a change of ours judges the same files differently: it is part of the digest."""
 MOST_CASES = 200
 MOST_VALUES = 4096
 MOST_DEPTH = 20
 """Levels of a tree."""
+MOST_EXTENT = 2**36
+"""Elements from the first to the last of a tensor: more than a GPU holds."""
 Size = Annotated[int, Field(ge=0, le=2**40)]
 Text = Annotated[str, Field(max_length=200)]
 
@@ -93,6 +95,15 @@ class TensorForm(_Strict):
     strides: Annotated[list[Size], Field(max_length=12)]
     view: Annotated[str, Field(pattern=r"^(uint(16|32|64)|float[0-9a-z_]{1,20})?$")] = ""
     """Its dtype in the set, where it travels as another of the same size."""
+
+    @model_validator(mode="after")
+    def _has_strides(self) -> TensorForm:
+        if len(self.strides) != len(self.shape):
+            raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} dimensions")
+        pairs = zip(self.shape, self.strides, strict=True)
+        if sum((size - 1) * stride for size, stride in pairs) > MOST_EXTENT:
+            raise ValueError(f"its ends are more than {MOST_EXTENT:,} elements apart")
+        return self
 
     def lent_shape(self, dimensions: int) -> tuple[int, ...]:
         """Its shape as an argument of this number of dimensions. A tensor without dimensions has

@@ -40,7 +40,7 @@ def problem_argument(name: str) -> str:
 
 def read_problem(prefix: str, path: Path) -> SetSource:
     """The files of one problem. Raises `ProblemError` when there is none at `path`."""
-    if not path.exists() and not Path(str(path).rpartition("#")[0] or path).exists():
+    if not _exists(path) and not _exists(Path(str(path).rpartition("#")[0] or path)):
         raise ProblemError(f"{path}: no such file or folder")
     found: SetSource | None = SETS[prefix].read(path.absolute())
     if found is not None:
@@ -52,6 +52,13 @@ def read_problem(prefix: str, path: Path) -> SetSource:
         f"{path}: holds {len(inside)} problems; name one of them, such as "
         f"{prefix}:{inside[0]} (`grade problems {prefix}:{path}` lists them)"
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, or not one
+        return False
 
 
 def list_problems(prefix: str, root: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ def read(folder: Path) -> SetSource | None:
         raise ProblemError(f"{path}: files: there is no reference.py")
     options: dict[str, Any] = {k: _listed(task, k, path) for k in ("tests", "benchmarks")}
     options |= _functions(files.get("eval.py", b""))
+    try:
+        json.dumps(options, sort_keys=True, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise ProblemError(
+            f"{path}: tests and benchmarks must have names, numbers, texts, lists and mappings only"
+        ) from None
     name = problem_name("kernelbot", folder.parent.name, folder.name)
     title = f"{folder.parent.name}/{folder.name}"
     return SetSource(

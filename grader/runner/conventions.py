@@ -8,6 +8,7 @@ into the outputs that the judge lends, unless it has been written there already.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from types import ModuleType
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from grader.runner.entry_point import EntryPoint, LoadError, accepts
+from grader.runner.entry_point import EntryPoint, LoadError, accepts, expect_function
 from grader.runner.sets.driver import Tree, has_objects, unflatten, viewed
 
 
@@ -29,8 +30,9 @@ def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | No
     function = getattr(module, request["entry"], None)
     if function is None and (functions := convention.get("functions")):
         function = _together(module, functions)
-    if not callable(function):
+    if function is None:
         raise LoadError(f"no function named '{request['entry']}' in the file")
+    expect_function(function, request["entry"])
     if convention["kind"] == "run":
         return _run_entry(function, request)
     count = _parameters(function)
@@ -149,6 +151,7 @@ def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any], optional: set[
         if len(parts) > len(places) or any(place["value"] not in optional for place in missing):
             raise TypeError(f"returned {len(parts)} values where {len(places)} are outputs")
         result = dict(zip(places, parts, strict=False))
+    placed: list[tuple[torch.Tensor, torch.Tensor]] = []
     for name, place in places.items():
         if name not in result:
             if place["value"] in optional:
@@ -157,7 +160,9 @@ def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any], optional: set[
         if isinstance(result[name], int | float):
             outs[place["value"]].fill_(result[name])
         else:
-            _deliver(result[name], place, outs)
+            placed += _placed(result[name], place, outs)
+    for target, value in placed:
+        target.copy_(value)
 
 
 def _parameters(function: Any) -> int | None:
@@ -194,6 +199,15 @@ def _shaped(values: list[Any], case: dict[str, Any]) -> list[Any]:
 
 def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
     """Copy what was returned into the outputs. Raises TypeError if it has another form."""
+    for target, value in list(_placed(result, tree, outs)):
+        target.copy_(value)
+
+
+def _placed(
+    result: Any, tree: Tree, outs: dict[int, Any]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Outputs, and what belongs into them, but for what lies there already. No copy of one changes
+    another: what was returned may be a part of an output, turned or in another order."""
     ((kind, part),) = tree.items()
     if kind == "value":
         target = outs[part]
@@ -208,15 +222,16 @@ def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
                 f"returned a tensor of shape {tuple(result.shape)} and {result.dtype}, where "
                 f"{tuple(target.shape)} and {target.dtype} are expected"
             )
-        if result.data_ptr() != target.data_ptr():
-            target.copy_(result)
+        if (result.data_ptr(), result.stride()) != (target.data_ptr(), target.stride()):
+            is_lent = result.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
+            yield target, result.clone() if is_lent else result
     elif kind in ("tuple", "list"):
         if not isinstance(result, tuple | list) or len(result) != len(part):
             raise TypeError(f"returned no {kind} of {len(part)}")
         for one, place in zip(result, part, strict=True):
-            _deliver(one, place, outs)
+            yield from _placed(one, place, outs)
     elif kind == "dict":
         if not isinstance(result, dict) or result.keys() != part.keys():
             raise TypeError(f"returned no dict with {', '.join(part)}")
         for key, place in part.items():
-            _deliver(result[key], place, outs)
+            yield from _placed(result[key], place, outs)

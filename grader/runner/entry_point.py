@@ -33,6 +33,20 @@ class EntryPoint:
     """Whether the function returns its outputs, which each call then copies into the `out`s."""
 
 
+def expect_function(function: Any, name: str) -> None:
+    """Raise `LoadError` for a class, a generator or an async function, and for what is no
+    function."""
+    if inspect.isclass(function) or not callable(function):
+        kind = "class" if inspect.isclass(function) else type(function).__name__
+        raise LoadError(f"'{name}' is not a function but a {kind}")
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise LoadError(f"'{name}' is an async or generator function; a plain one is needed")
+
+
 def accepts(function: Any, count: int) -> bool:
     """Whether a function may be called with `count` positional arguments."""
     try:

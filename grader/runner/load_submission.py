@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grader.runner.entry_point import EntryPoint, LoadError, accepts
+from grader.runner.entry_point import EntryPoint, LoadError, accepts, expect_function
 from grader.runner.error_text import summary
 from grader.runner.solution_file import Extension, unpack
 
@@ -142,14 +142,7 @@ def _suggestion(name: str, module: ModuleType) -> str:
 def _python_entry(
     function: Any, name: str, names: list[str], roles: list[str], optional: list[str]
 ) -> EntryPoint:
-    if inspect.isclass(function) or not callable(function):
-        raise LoadError(f"'{name}' is not a function but a {_kind(function)}")
-    if (
-        inspect.iscoroutinefunction(function)
-        or inspect.isgeneratorfunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
-        raise LoadError(f"'{name}' is an async or generator function; a plain one is needed")
+    expect_function(function, name)
     outputs = [i for i, role in enumerate(roles) if role == "out"]
     inputs = [names[i] for i in range(len(names)) if i not in outputs]
     for wanted in (names, inputs):

@@ -7,7 +7,6 @@ as JSON in a file that the judge lends.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from contextlib import nullcontext
@@ -28,6 +27,7 @@ from grader.runner.sets.driver import (
     UnsupportedError,
     Value,
     cpu_limit,
+    is_near,
     pieces,
     seed_all,
     to_carried,
@@ -37,17 +37,6 @@ from grader.runner.sets.driver import (
 
 if TYPE_CHECKING:
     from grader.runner.serve import Server
-
-ROUNDING = {
-    torch.float64: 1e-13,
-    torch.float32: 1e-5,
-    torch.float16: 1e-3,
-    torch.bfloat16: 8e-3,
-}
-"""Dtype → the relative L2 difference of two answers that only rounding explains: of sums in float32
-about a hundred of its roundings, and one rounding to 16 bits. Dropping one element of 1e8 at random
-is more."""
-NOT_FINITE = (torch.isnan, torch.isposinf, torch.isneginf)
 
 
 def drivers(options: dict[str, Any]) -> dict[str, Any]:
@@ -332,7 +321,10 @@ class SetServer:
                 continue
             spoilt = _copied(made)
             other = spoilt.values[place].value
-            other.fill_(float("nan") if other.is_floating_point() else 0)
+            if other.is_floating_point():
+                other.fill_(float("nan"))
+            else:  # something else than it holds
+                other.fill_(0 if bool(other.any()) else 1)
             try:
                 answer = self._driver.reference(case, to_own(spoilt))
                 again = map(to_carried, self._driver.outputs(spoilt, answer)[0])
@@ -527,14 +519,7 @@ def _same_but_rounding(first: Value, second: Value) -> bool:
     a, b = first.value, second.value
     if _equal(first, second) or not a.is_floating_point() or a.shape != b.shape:
         return _equal(first, second)
-    errors, sizes = [], []
-    for some, others in zip(pieces(a), pieces(b), strict=True):
-        if any(not torch.equal(is_kind(some), is_kind(others)) for is_kind in NOT_FINITE):
-            return False
-        wide, other = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (some, others))
-        errors.append(float((wide - other).norm()))
-        sizes.append(float(wide.norm()))
-    return math.hypot(*errors) <= ROUNDING.get(a.dtype, 0.0) * math.hypot(*sizes)
+    return is_near(a, b)
 
 
 def _expect_same(

@@ -155,6 +155,32 @@ def test_an_item_of_a_set_that_cannot_be_read_has_an_error(
     assert "report" in found["b"]
 
 
+def test_what_a_server_would_refuse_has_an_error_of_its_own(
+    grade: Grade, world: World, graded: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "k\udcff.py").write_bytes(KERNEL)
+    todo = write_lines(
+        tmp_path / "todo.jsonl",
+        {"key": "right", "source": "x = 1"},
+        {"key": "big", "source": "#" * (1 << 21)},
+        {"key": "", "source": "x = 1"},
+        {"key": "k" * 201, "source": "x = 1"},
+        {"key": "away", "source": "x = 1", "problem": "nowhere"},
+    )
+    result = grade("--jsonl", todo)
+    assert result.status == 3
+    found = lines_of(result)
+    assert "report" in found.pop("right")
+    assert "files of up to 1,048,576 bytes" in found["big"]["error"]
+    assert "keys of 1 to 200 printable characters" in found[""]["error"]
+    assert "keys of 1 to 200 printable characters" in found["k" * 201]["error"]
+    assert "no such problem here" in found["away"]["error"]
+    assert len(found) == 4
+    result = grade("k\udcff.py")
+    assert result.status == 3
+    assert "printable characters" in json.loads(result.out)["error"]
+
+
 def test_a_refused_batch(grade: Grade, world: World, tmp_path: Path) -> None:
     result = grade("kernel.py", "--gpu", "H100")
     assert result.status == 2
@@ -162,7 +188,7 @@ def test_a_refused_batch(grade: Grade, world: World, tmp_path: Path) -> None:
     twice = write_lines(tmp_path / "t", *({"key": "a", "source": str(n)} for n in range(2)))
     result = grade("--jsonl", twice)
     assert result.status == 2
-    assert "two items have the key a" in result.err
+    assert "t:2: its key 'a' is that of " in result.err
     assert states(world) == []
 
 

@@ -880,3 +880,106 @@ def test_a_slice_that_a_set_lets_pass_is_wrong_where_its_precision_is_coarse(
     assert report.verdict == "wrong_answer"
     assert "row 99" in report.reason
     assert any("own check says right, the float64 gate wrong" in note for note in report.notes)
+
+
+ROOM = """
+import torch
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    x = torch.randn(24, 24, device="cuda", generator=gen)
+    return x, torch.zeros(24, 24, device="cuda")
+
+def ref_kernel(data):
+    x, room = data
+    {body}
+
+def check_implementation(data, output):
+    _expect_near(ref_kernel(data), output)
+    return True, ""
+
+def _expect_near(expected, output):
+    expected, output = (v if isinstance(v, tuple) else (v,) for v in (expected, output))
+    for want, got in zip(expected, output):
+        assert torch.allclose(want, got, atol=1e-3), "far from it"
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "other"),
+    [
+        ("torch.mul(x, 2, out=room)\n    return room.T", "return (2 * x).T.contiguous()"),
+        ("x.mul_(2)\n    room.copy_(x + 1)\n    return x, room",
+         "torch.mul(x, 2, out=room)\n    x.copy_(room + 1)\n    return room, x"),
+    ],
+    ids=["turned", "swapped"],
+)  # fmt: skip
+def test_what_is_returned_may_lie_in_an_output_in_another_way(
+    body: str, other: str, tmp_path: Path
+) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, ROOM.format(body=body)))
+    for lines in (body, other):
+        source = f"import torch\ndef custom_kernel(data):\n    x, room = data\n    {lines}\n"
+        report = graded(problem, source)
+        assert report.verdict == "accepted", report.reason
+
+
+def test_what_a_check_asserts_in_a_function_of_its_own_counts(tmp_path: Path) -> None:
+    text = ROOM.format(body="return x.argmax(1).int()")
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, text.replace(", atol=1e-3", "")))
+    source = "def custom_kernel(data):\n    return data[0].argmax(1).int()\n"
+    assert graded(problem, source).verdict == "accepted"
+    report = graded(problem, source.replace(".argmax(1)", "[0]"))
+    assert report.verdict == "wrong_answer"
+    assert "it raised AssertionError: far from it" in report.reason
+
+
+COUNTS = """
+import torch
+
+def generate_input(rows, seed):
+    gen = torch.Generator(device="cuda").manual_seed(seed)
+    x = torch.randint(0, 16, (rows * 100,), device="cuda", generator=gen)
+    return x, torch.zeros(16, dtype=torch.int32, device="cuda")
+
+def ref_kernel(data):
+    x, counts = data
+    counts.index_add_(0, x, torch.ones_like(x, dtype=counts.dtype))
+    return counts
+
+def check_implementation(data, output):
+    return bool(torch.equal(ref_kernel(data), output)), "other counts"
+"""
+
+
+def test_integers_to_which_a_reference_adds_are_handed_over_as_they_were(tmp_path: Path) -> None:
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, COUNTS))
+    assert [a.role for a in problem.spec.args] == ["in", "inout"]
+    body = COUNTS[COUNTS.index("def ref_kernel") : COUNTS.index("def check")]
+    report = graded(problem, "import torch\n" + body.replace("ref_kernel", "custom_kernel"))
+    assert report.verdict == "accepted", report.reason
+
+
+def test_an_output_to_which_a_challenge_adds_is_handed_over_zeroed(tmp_path: Path) -> None:
+    copied = "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)"
+    assert copied in made_up.CHALLENGE
+    text = made_up.CHALLENGE.replace(copied, "Y += torch.softmax(X, dim=1) * alpha")
+    problem = imported("leetgpu", made_up.leetgpu(tmp_path, text=text))
+    assert [a.role for a in problem.spec.args] == ["in", "inout", "in", "in"]
+    for line in ("Y += torch.softmax(X, 1) * alpha", "Y.copy_(torch.softmax(X, 1) * alpha)"):
+        report = graded(problem, f"import torch\ndef solve(X, Y, N, alpha):\n    {line}\n")
+        assert report.verdict == "accepted", report.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("async def custom_kernel(data):\n    pass", "is an async or generator function"),
+        ("class custom_kernel:\n    pass", "'custom_kernel' is not a function but a class"),
+        ("custom_kernel = 5", "'custom_kernel' is not a function but a int"),
+    ],
+)
+def test_what_is_no_plain_function_does_not_load(rms: Problem, source: str, reason: str) -> None:
+    report = graded(rms, source + "\n")
+    assert report.verdict == "compile_error"
+    assert reason in report.reason

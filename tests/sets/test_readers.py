@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grader.problem import ProblemError
+from grader.problem.imported import TensorForm
 from grader.problem_sets import SETS, list_problems, read_problem, split_prefix
 from tests.sets import made_up
 
@@ -90,6 +91,35 @@ def test_a_board_that_cannot_be_read_is_refused_in_a_line(
         read_problem("kernelbot", folder)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["{rows: 5, 7: 11}", "{rows: !!binary aGk=}", "{rows: !!set {a}}", "&a {rows: *a}",
+     '{rows: "\\ud800"}'],
+    ids=["keys", "bytes", "set", "endless", "surrogate"],
+)  # fmt: skip
+def test_a_board_with_values_that_no_message_holds_is_refused(entry: str, tmp_path: Path) -> None:
+    tests, benchmarks = made_up.TASK.split("tests:")[0], "benchmarks:\n  - {rows: 4, seed: 1}\n"
+    folder = made_up.kernelbot(tmp_path, task=f"{tests}tests:\n  - {entry}\n{benchmarks}")
+    with pytest.raises(ProblemError, match=r"tests and benchmarks must have names, numbers"):
+        read_problem("kernelbot", folder)
+
+
+def test_a_path_that_is_too_long_is_no_file() -> None:
+    with pytest.raises(ProblemError, match="no such file or folder"):
+        read_problem("kernelbot", Path("x" * 5000))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "why"),
+    [([3, 4], [1], "1 strides for 2 dimensions"), ([2, 2], [2**40, 1], "elements apart")],
+)
+def test_strides_are_believed_only_where_they_may_be(
+    shape: list[int], strides: list[int], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        TensorForm(dtype="fp32", shape=shape, strides=strides)
 
 
 def test_a_date_in_a_board_is_text(tmp_path: Path) -> None:

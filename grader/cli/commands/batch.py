@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 """A result as a line of JSON: its `key`, and its `report` or an `error`."""
 
+BEGINNING = b'{"key": '
+"""Of every line."""
+
 
 class BatchLine(BaseModel):
     """One line of --jsonl."""
@@ -186,7 +189,15 @@ def _write(lines: Iterator[Line], count: int, stream: TextIO) -> int:
 def _items(files: tuple[Path, ...], jsonl: Path | None, tests_only: bool) -> Iterator[Item]:
     from grader.automation import Item
 
+    places: dict[str, str] = {}
+
+    def expect_new(key: str, place: str) -> None:
+        if key in places:
+            raise click.UsageError(f"{place}: its key {key!r} is that of {places[key]} already")
+        places[key] = place
+
     for file in files:
+        expect_new(str(file), str(file))
         yield Item(str(file), file, benchmarks=not tests_only)
     if jsonl is None:
         return
@@ -205,6 +216,7 @@ def _items(files: tuple[Path, ...], jsonl: Path | None, tests_only: bool) -> Ite
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the line"
             raise click.UsageError(f"{jsonl}:{number}: {where}: {first['msg']}") from None
+        expect_new(line.key, f"{jsonl}:{number}")
         timed = line.benchmarks and not tests_only
         yield Item(line.key, line.source, line.problem, line.language, timed)
 
@@ -219,7 +231,7 @@ def _keys(out: Path) -> set[str]:
     try:
         results = [json.loads(line) for line in whole.splitlines()]
         keys = {one["key"] for one in results if "report" in one}
-        if cut and not cut.startswith(b'{"key": '):
+        if cut[: len(BEGINNING)] != BEGINNING[: len(cut)]:
             raise ValueError
     except (ValueError, KeyError, TypeError):
         raise click.UsageError(f"{out}: it has other lines than results of a batch") from None

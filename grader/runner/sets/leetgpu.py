@@ -20,6 +20,7 @@ from grader.runner.sets.driver import (
     cpu_limit,
     estimate_call,
     import_file,
+    is_near,
 )
 
 MOST_CPU_BYTES = 64 << 20
@@ -95,8 +96,8 @@ class LeetGpu(Driver):
         return Inputs(values, data)
 
     def _note_zeroed(self, test: dict[str, Any]) -> None:
-        """Note the outputs of which the reference leaves a part as it was, which is zero: the set
-        hands them over zeroed, so it is an input too."""
+        """Note the outputs of which the reference leaves a part as it was, or to which it adds: the
+        set hands them over zeroed, so they are inputs too."""
         if _nbytes(test) > PRACTICE_BYTES or any(name not in test for name in self._roles):
             return
         given = {name: _drawn(test[name], self._device) for name in self._roles}
@@ -109,7 +110,7 @@ class LeetGpu(Driver):
             first, second = (self._marked(given, outs, mark) for mark in MARKS)
         for name in outs:
             left = (first[name] == MARKS[0]) & (second[name] == MARKS[1])
-            if bool(left.any()):
+            if bool(left.any()) or not is_near(first[name], second[name]):
                 self._roles[name] = "inout"
                 self._zeroed.add(name)
 

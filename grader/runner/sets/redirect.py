@@ -21,6 +21,8 @@ class Float64(TorchFunctionMode):
     of integers that are viewed as numbers of a dtype have that dtype, and become float64."""
 
     def __enter__(self) -> Float64:
+        self._unasserted = unasserted()
+        self._unasserted.__enter__()
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -29,6 +31,7 @@ class Float64(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.set_default_dtype(self._default)
+        self._unasserted.__exit__(None, None, None)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -70,10 +73,15 @@ def _on_cpu(value: Any) -> Any:
     return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
 
 
+_ACTIVE = {"unasserted": 0, "cpu_for_cuda": 0}
+"""How many contexts of a kind are entered."""
+
+
 @contextmanager
 def cpu_for_cuda() -> Iterator[None]:
     """Inside, code that names the device ``cuda`` gets the CPU."""
     kept = torch.Generator, torch.cuda.synchronize, torch.nn.Module.cuda
+    _ACTIVE["cpu_for_cuda"] += 1
     torch.Generator = _CpuGenerator  # type: ignore[misc]
     torch.cuda.synchronize = lambda *_: None
     torch.nn.Module.cuda = lambda self, *_: self  # type: ignore[method-assign]
@@ -81,6 +89,7 @@ def cpu_for_cuda() -> Iterator[None]:
         with _OnCpu():
             yield
     finally:
+        _ACTIVE["cpu_for_cuda"] -= 1
         torch.Generator, torch.cuda.synchronize, torch.nn.Module.cuda = kept  # type: ignore[misc,method-assign]
 
 
@@ -91,3 +100,19 @@ def mean_cpu_by_cuda() -> None:
 
 _ENTERED = ExitStack()
 """Never left."""
+
+
+@contextmanager
+def unasserted() -> Iterator[None]:
+    """Inside, `assertions_hold` of nothing."""
+    _ACTIVE["unasserted"] += 1
+    try:
+        yield
+    finally:
+        _ACTIVE["unasserted"] -= 1
+
+
+def assertions_hold(of_device: bool) -> bool:
+    """Whether what a problem asserts can hold here: of a dtype in float64, or `of_device`, where
+    the CPU stands for another, it may not."""
+    return not _ACTIVE["unasserted"] and not (of_device and _ACTIVE["cpu_for_cuda"])

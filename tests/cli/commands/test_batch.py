@@ -72,6 +72,10 @@ def test_a_batch_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ('{"key": "a", "source": "x"}\nno json', ":2: the line: Invalid JSON"),
         ('{"key": 1, "source": "x"}', ":1: key: Input should be a valid string"),
         ('{"key": "a", "source": "x", "language": "c"}', ":1: language: Input should be"),
+        (
+            '{"key": "a", "source": "x"}\n\n{"key": "a", "source": "y"}',
+            "todo.jsonl:3: its key 'a' is that of ",
+        ),
     ],
 )
 def test_a_line_of_another_form(
@@ -81,6 +85,14 @@ def test_a_line_of_another_form(
     todo.write_text(lines)
     assert main(["batch", "softmax", "--jsonl", str(todo), *OPTIONS]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_result_that_was_cut_off_at_once_is_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"ke')
+    file = str(SUBMISSIONS / BROKEN)
+    assert main(["batch", "softmax", file, "--out", str(out), *OPTIONS]) == 0
+    assert json.loads(out.read_text())["key"] == file
 
 
 def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
