@@ -192,12 +192,14 @@ def main(sandbox: str, device: Device, settle: float, batch: bool, file: Path) -
         for _ in range(2):
             time.sleep(settle)
             with tempfile.TemporaryDirectory() as folder:
-                again = tested(file, pool, device, Path(folder) / "kernels") if batch else None
+                graded: Callable[[], tuple[Report, float]]
+                graded = functools.partial(grade_file, file, pool, device)
                 if batch:
+                    graded = tested(file, pool, device, Path(folder) / "kernels")
                     time.sleep(settle)
                 step_times.spent_ms.clear()
                 step_times.times.clear()
-                report, took_s = again() if again else grade_file(file, pool, device)
+                report, took_s = graded()
     print(
         f"{file.name}: {report.verdict}, {took_s:.2f} s, {report.stages_s}\n\n{step_times.table()}"
     )

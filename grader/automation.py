@@ -431,10 +431,12 @@ class _Lane:
 
     @property
     def broken(self) -> str | None:
-        """Why no process of an engine starts, if none does and none of its tasks runs."""
+        """Why no process of one of its engines starts; None if they do, or while a job runs."""
+        if self.running:
+            return None
         for engine in self.engines:
             slots = engine.slots()
-            if not self.running and slots and all(slot.broken for slot in slots):
+            if slots and all(slot.broken for slot in slots):
                 return slots[0].broken
         return None
 

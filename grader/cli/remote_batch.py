@@ -55,7 +55,7 @@ def grade_remotely(
         try:
             name = problem_name(str(item.problem or problem))
             if name not in limits:
-                limits[name] = _source_limit(client, name)
+                limits[name] = _patiently(partial(source_limit, client, name))
             requests.append((name, _request(item, limits[name])))
         except RefusedByServer as error:
             if error.status != 404 or not item.problem:
@@ -72,12 +72,12 @@ def grade_remotely(
             yield from results(client, number)
 
 
-def _source_limit(client: Client, problem: str) -> int:
-    """The most bytes of a source that a problem takes."""
+def source_limit(client: Client, problem: str) -> int:
+    """The most bytes of a source that a server's problem takes."""
     from grader.cli.remote import path_segment
 
-    ask = partial(client.request, "GET", f"/problems/{path_segment(problem)}")
-    return int(_patiently(ask)["spec"]["limits"]["source_bytes"])
+    found = client.request("GET", f"/problems/{path_segment(problem)}")
+    return int(found["spec"]["limits"]["source_bytes"])
 
 
 def _request(item: Item, limit_bytes: int) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.local_grading import exit_status, print_report, unwind_on_sigterm
-from grader.cli.remote import RefusedByServer, Unreachable, path_segment, problem_name
-from grader.cli.remote_batch import cancelled_unless_read, hand_in, results
+from grader.cli.remote import RefusedByServer, Unreachable, problem_name
+from grader.cli.remote_batch import cancelled_unless_read, hand_in, results, source_limit
 from grader.cli.remote_submit import RemoteProgress, as_report
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def practice_remote(
     from grader.submission import Submission
 
     name = problem_name(problem)
-    spec = client.request("GET", f"/problems/{path_segment(name)}")["spec"]
-    submission = Submission.read(file, spec["limits"]["source_bytes"])
+    submission = Submission.read(file, source_limit(client, name))
     number = hand_in(client, name, [_item(submission, file)], gpu, waits_for_room=False)
     if not as_json:
         print_note(f"practice on {client.server}, as batch {number}: nothing is put on the board")

@@ -157,12 +157,11 @@ def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any], optional: set[
             if place["value"] in optional:
                 continue
             raise TypeError(f"returned no '{name}'")
-        if isinstance(result[name], int | float):
-            outs[place["value"]].fill_(result[name])
-        else:
-            placed += _placed(result[name], place, outs)
-    for target, value in placed:
-        target.copy_(value)
+        value = result[name]
+        if isinstance(value, int | float):
+            value = torch.full_like(outs[place["value"]], value)
+        placed += _placed(value, place, outs)
+    _copy(placed)
 
 
 def _parameters(function: Any) -> int | None:
@@ -199,7 +198,11 @@ def _shaped(values: list[Any], case: dict[str, Any]) -> list[Any]:
 
 def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
     """Copy what was returned into the outputs. Raises TypeError if it has another form."""
-    for target, value in list(_placed(result, tree, outs)):
+    _copy(list(_placed(result, tree, outs)))
+
+
+def _copy(placed: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for target, value in placed:
         target.copy_(value)
 
 

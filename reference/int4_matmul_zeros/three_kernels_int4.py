@@ -181,12 +181,13 @@ def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
     if splits > 1:
         target = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
     inputs = a, b_packed, pairs, zeros_packed, target
-    options = {"GROUP": GROUP, "STEP": step, "BYTES": tile_bytes, "num_warps": warps}
+    options = {"GROUP": GROUP, "STEP": step, "BYTES": tile_bytes}
+    options |= {"num_warps": warps, "num_stages": stages}
     if M == 1:
         _one_row[(tiles[1], splits)](*inputs, N, K, groups_each, **options)
     else:
         grid = (*tiles, splits)
-        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, num_stages=stages, **options)
+        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, **options)
     if splits > 1:
         block = 1 << 16 if is_cpu else 512
         _add_up[(triton.cdiv(M * N, block),)](target, out, M * N, SPLITS=splits, BLOCK=block)

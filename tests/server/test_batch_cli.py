@@ -164,6 +164,7 @@ def test_what_a_server_would_refuse_has_an_error_of_its_own(
         {"key": "right", "source": "x = 1"},
         {"key": "big", "source": "#" * (1 << 21)},
         {"key": "", "source": "x = 1"},
+        {"key": "k" * 200, "source": "x = 1"},
         {"key": "k" * 201, "source": "x = 1"},
         {"key": "away", "source": "x = 1", "problem": "nowhere"},
     )
@@ -171,6 +172,7 @@ def test_what_a_server_would_refuse_has_an_error_of_its_own(
     assert result.status == 3
     found = lines_of(result)
     assert "report" in found.pop("right")
+    assert "report" in found.pop("k" * 200)
     assert "files of up to 1,048,576 bytes" in found["big"]["error"]
     assert "keys of 1 to 200 printable characters" in found[""]["error"]
     assert "keys of 1 to 200 printable characters" in found["k" * 201]["error"]

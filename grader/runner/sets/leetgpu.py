@@ -109,6 +109,7 @@ class LeetGpu(Driver):
         with cpu_limit(self._device):
             first, second = (self._marked(given, outs, mark) for mark in MARKS)
         for name in outs:
+            # Looked for by itself: of a large output, one such element is less than rounding.
             left = (first[name] == MARKS[0]) & (second[name] == MARKS[1])
             if bool(left.any()) or not is_near(first[name], second[name]):
                 self._roles[name] = "inout"

@@ -21,8 +21,7 @@ class Float64(TorchFunctionMode):
     of integers that are viewed as numbers of a dtype have that dtype, and become float64."""
 
     def __enter__(self) -> Float64:
-        self._unasserted = unasserted()
-        self._unasserted.__enter__()
+        _ACTIVE["unasserted"] += 1
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -31,7 +30,7 @@ class Float64(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.set_default_dtype(self._default)
-        self._unasserted.__exit__(None, None, None)
+        _ACTIVE["unasserted"] -= 1
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
