@@ -16,6 +16,7 @@ from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence, audit_of
 from grader.judge.integrity.call_order import rotated
 from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.round_inputs import VARIANTS, RoundInputs
 from grader.judge.timing.calibration import RoundCost
 from grader.judge.timing.measure import Sample
@@ -184,11 +185,17 @@ class Benchmark:
 
 @contextlib.contextmanager
 def open_benchmark(
-    grading: Grading, case: Case, sharing: int = 1, gate: bool = True, captures: bool = True
+    grading: Grading,
+    case: Case,
+    sharing: int = 1,
+    gate: bool = True,
+    captures: bool = True,
+    reused: ReusedArena | None = None,
 ) -> Iterator[Benchmark]:
     """A benchmark whose sets are lent and which is warm. `sharing` is how many must fit into the
-    device's memory. Without `gate`, messages start the rounds, which are longer for it."""
-    sets = grading.new_sets(case, sharing, gate)
+    device's memory. Without `gate`, messages start the rounds, which are longer for it. `reused` is
+    as for `Grading.new_sets`."""
+    sets = grading.new_sets(case, sharing, gate, reused)
     try:
         bench = Benchmark(grading, case, sets, gate, captures)
         grading.finish_precompiling()  # not sooner: meanwhile kernels are compiled

@@ -9,6 +9,7 @@ import torch
 from grader.judge.benchmark import Benchmark, open_benchmark
 from grader.judge.benchmark_result import benchmark_result
 from grader.judge.grading import Grading
+from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.timing.measure import Timing, believable, measure
 from grader.judge.timing.returned_copy import returned_copy_us
 from grader.judge.verdict import SubmissionFault
@@ -16,13 +17,20 @@ from grader.problem.spec import Case
 from grader.report import CaseResult
 
 
-def benchmark(grading: Grading, case: Case, gate: bool = True, captures: bool = True) -> CaseResult:
-    """Measure one case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
-    with open_benchmark(grading, case, gate=gate, captures=captures) as bench:
+def benchmark(
+    grading: Grading,
+    reused: ReusedArena,
+    case: Case,
+    gate: bool = True,
+    captures: bool = True,
+) -> CaseResult:
+    """Measure one case, in the `reused` arena if it is not too large. Raises `SubmissionFault` when
+    it goes wrong or breaks a rule."""
+    with open_benchmark(grading, case, gate=gate, captures=captures, reused=reused) as bench:
         timing = None if bench.needs_messages else _measured(bench)
         copy_us = _copy_us(bench) if timing is not None else None
     if timing is None:
-        return benchmark(grading, case, gate=False, captures=bench.graph)
+        return benchmark(grading, reused, case, gate=False, captures=bench.graph)
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
     for reason, count in timing.discarded.items():

@@ -332,7 +332,9 @@ def _benchmark(request: GradingRequest, grading: Grading) -> None:
     if request.effort == "quick":  # the tests' results come first there
         _time_baselines(grading)
     cases = request.problem.cases("benchmark", request.device)
-    _cases(partial(benchmark, grading), cases, "benchmark", request.progress, record)
+    with contextlib.closing(grading.benchmark_arena()) as reused:
+        run = partial(benchmark, grading, reused)
+        _cases(run, cases, "benchmark", request.progress, record)
     if grading.ranks:
         record.environment["overlaps_seen"] = grading.audit_tally.overlaps
 

@@ -22,11 +22,15 @@ from grader.judge.correctness.check import (
 )
 from grader.judge.correctness.error_bound import error_bounds
 from grader.judge.correctness.likely_cause import likely_mistake
-from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
+from grader.judge.gpu.device_memory import (
+    DeviceMemory,
+    most_reused_bytes,
+    reserve_check_memory,
+)
 from grader.judge.gpu.environment import describe, describe_language, measure_ceilings
 from grader.judge.integrity.auditor import AuditTally
 from grader.judge.kept_kernels import KeptKernels
-from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.memory.argument_sets import ArgumentSets, layout_of
 from grader.judge.memory.shared_block import POLICY as BLOCK_POLICY
 from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
@@ -36,7 +40,7 @@ from grader.judge.set_code import SetCode
 from grader.judge.set_host import open_host
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.timing.baselines import time_baselines
-from grader.judge.timing.calibration import calibrate, publish_us_per_set
+from grader.judge.timing.calibration import calibrate, calibrate_publishing
 from grader.judge.timing.plan import calls_per_round
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault, decide, reason_of
@@ -75,6 +79,8 @@ class Calibrated:
     """Publishing a round's inputs, microseconds per set; infinite where unknown."""
     baselines_us: dict[str, float]
     """Microseconds per call, by baseline."""
+    block_bytes: int
+    """Of the block of a round; 0 where unknown."""
 
 
 _CALIBRATED: dict[tuple[object, ...], Calibrated] = {}
@@ -129,6 +135,7 @@ class Grading:
         """Publishing a round's inputs, microseconds per set, by benchmark case."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """Microseconds per call, by benchmark case and baseline."""
+        self._block_bytes: list[int] = []  # of each benchmark, as far as known
         self.audit_tally = AuditTally()
         self.returns = False
         """Whether the submission says that it returns its outputs, which are then copied."""
@@ -181,17 +188,18 @@ class Grading:
             calibrated = self._calibrated(case)
             self.baselines_us[case.name] = calibrated.baselines_us
             self.publish_us_per_set[case.name] = calibrated.publish_us_per_set
+            self._block_bytes.append(calibrated.block_bytes)
 
     def _calibrated(self, case: Case) -> Calibrated:
         key = (self.problem.digest, case.name, self.device, self.effort)
         found = _CALIBRATED.get(key)
         if found is None or time.monotonic() - found.at_s > CALIBRATED_S:
             times_us = time_baselines(self.code, case)
-            per_set_us = float("inf")
+            per_set_us, nbytes = float("inf"), 0
             if self.ranks:
                 template = self.code.inputs(case, seed_for(0, case.name))
-                per_set_us = publish_us_per_set(self.problem, case, template)
-            found = _CALIBRATED[key] = Calibrated(time.monotonic(), per_set_us, times_us)
+                per_set_us, nbytes = calibrate_publishing(self.problem, case, template)
+            found = _CALIBRATED[key] = Calibrated(time.monotonic(), per_set_us, times_us, nbytes)
         return found
 
     def load(self, submission: Submission, library: CompiledLibrary | None = None) -> None:
@@ -295,6 +303,13 @@ class Grading:
         since mapping more is slow until then."""
         return ReusedArena(self.device, self._shapes.test_bytes if self._shapes else 0)
 
+    def benchmark_arena(self) -> ReusedArena:
+        """An arena for all benchmarks but those with very large blocks. Mapping and unmapping one
+        for each case takes both processes tenths of a second while others start or end."""
+        most_bytes = most_reused_bytes(self.device)
+        fitting = (nbytes for nbytes in self._block_bytes if nbytes <= most_bytes)
+        return ReusedArena(self.device, max(fitting, default=0))
+
     def test(self, reused: ReusedArena, case: Case) -> CaseResult:
         """Run one test case: each of its calls on fresh inputs, every output through every bound.
 
@@ -380,9 +395,12 @@ class Grading:
         names = [a.name for a in self.problem.spec.args if a.role == "inout"]
         return {name: values[name] for name in names if name in values}
 
-    def new_sets(self, case: Case, sharing: int, gate: bool) -> ArgumentSets:
+    def new_sets(
+        self, case: Case, sharing: int, gate: bool, reused: ReusedArena | None = None
+    ) -> ArgumentSets:
         """The argument sets of a benchmark, each with weights of its own and without the inputs of
-        any round. `sharing` and `gate` as for `calls_per_round`."""
+        any round. `sharing` and `gate` as for `calls_per_round`. They lie in the `reused` arena
+        unless they are so large that it is better closed."""
         template = self._template(case)
         count = calls_per_round(
             self.problem, case, template, self.device, self.effort, sharing, gate
@@ -393,8 +411,12 @@ class Grading:
             )
             for i in range(count if self.code.has_weights else 0)
         ]
+        nbytes = count * layout_of(self.problem, case, template).nbytes
+        if reused is not None and nbytes > most_reused_bytes(self.device):
+            reused.close()
+            reused = None
         kept = BLOCK_POLICY.kept_probes
-        return ArgumentSets(self.problem, case, template, count, self.device, kept, weights=weights)
+        return ArgumentSets(self.problem, case, template, count, self.device, kept, reused, weights)
 
     def lend(self, sets: ArgumentSets) -> None:
         """Hand the sets' arena to the runner, unless it has it. The runner gives a submission's

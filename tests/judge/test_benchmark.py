@@ -44,6 +44,8 @@ FAR_INPUTS = INPUTS.replace("n, dtype)", "n, dtype, far=0)").replace(
     "    return", "    x += 1000 * far\n    return"
 )
 EARLY = Fault(Verdict.REJECTED, "inputs were read before their call began", Rule.WORK_OUTSIDE_CALL)
+REUSED: Any = SimpleNamespace()
+"""Stands for the arena that benchmarks share."""
 BLIND = Evidence(discard="the judge could not watch")
 
 
@@ -821,7 +823,10 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
     opened: list[tuple[bool, bool]] = []
 
     @contextlib.contextmanager
-    def open_like(grading: Any, case: Any, gate: bool, captures: bool) -> Iterator[Any]:
+    def open_like(
+        grading: Any, case: Any, gate: bool, captures: bool, reused: Any
+    ) -> Iterator[Any]:
+        assert reused is REUSED
         opened.append((gate, captures))
         yield SimpleNamespace(
             grading=grading,
@@ -840,7 +845,7 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
     monkeypatch.setattr(benchmark_case, "benchmark_result", lambda *given: given)
     grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda", returns=False)
     case = Case(name="any", params={})
-    result: Any = benchmark(grading, case)
+    result: Any = benchmark(grading, REUSED, case)
     timing = result[2]
     assert result == (grading, case, timing, 7.0, [3.0], None)
     assert opened == attempts
@@ -916,10 +921,10 @@ def test_a_reported_time_that_is_forged_ends_the_grading(
     grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda", returns=False)
     if ranks:
         with pytest.raises(SubmissionFault) as stop:
-            benchmark(grading, Case(name="any", params={}))
+            benchmark(grading, REUSED, Case(name="any", params={}))
         assert stop.value.fault.rule is Rule.TIME_CLAIM
     else:
-        result: Any = benchmark(grading, Case(name="any", params={}))
+        result: Any = benchmark(grading, REUSED, Case(name="any", params={}))
         assert result[2].time_us == 20
         assert grading.record.notes == ["'any': 2 rounds left out (thermal limit)"]
 

@@ -125,6 +125,40 @@ def test_the_reused_arena_has_room_for_the_largest_test() -> None:
         assert first.nbytes == grading._shapes.test_bytes
 
 
+def test_benchmarks_lie_in_one_arena_unless_they_are_very_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside a larger block, an arena that is kept would take memory that the case may need."""
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
+    grading = Grading(problem, session, "cpu", 1, Record())
+    small, large = sorted(problem.cases("benchmark", "cpu")[:2], key=problem.bytes)
+    with contextlib.closing(grading.benchmark_arena()) as reused:
+        arenas = []
+        for case in (large, small):
+            sets = grading.new_sets(case, 1, True, reused)
+            arenas.append(sets.arena)
+            sets.close()
+        assert arenas[0] is arenas[1]
+        monkeypatch.setattr(module, "most_reused_bytes", lambda _: sets.layout.nbytes)
+        own = grading.new_sets(large, 1, True, reused)
+        assert (arenas[0].fd, own.arena is arenas[0]) == (-1, False)
+        own.close()
+        assert own.arena.fd == -1
+
+
+def test_the_arena_of_benchmarks_has_room_for_the_largest_but_those_that_are_very_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
+    grading = Grading(problem, session, "cpu", 1, Record())
+    grading._block_bytes = [3 << 20, 9 << 20, 5 << 20]
+    monkeypatch.setattr(module, "most_reused_bytes", lambda _: 8 << 20)
+    with contextlib.closing(grading.benchmark_arena()) as reused:
+        assert reused.arena(1).nbytes == 5 << 20
+
+
 GIB = 1 << 30
 CRASH = Fault(Verdict.RUNTIME_ERROR, "ended by itself")
 
@@ -234,11 +268,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         did.append(f"baselines of {case.name}")
         return {"eager": 80.0}
 
-    def publish_us_per_set(_: object, case: Case, __: object) -> float:
+    def calibrate_publishing(_: object, case: Case, __: object) -> tuple[float, int]:
         did.append(f"publishing {case.name}")
-        return 7.0
+        return 7.0, 4096
 
-    doubles = (calibrate, time_baselines, publish_us_per_set)
+    doubles = (calibrate, time_baselines, calibrate_publishing)
     for double in doubles:
         monkeypatch.setattr(module, double.__name__, double)
     monkeypatch.setattr(module, "_CALIBRATED", {})

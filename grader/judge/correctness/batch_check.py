@@ -24,6 +24,8 @@ from grader.judge.problem_code import ProblemCode, Values, listed
 from grader.problem import ProblemError
 from grader.problem.spec import Argument, Case, Tolerance
 
+LEAST_BYTES = 1 << 20
+"""PyTorch takes smaller tensors than about this from blocks that hold many."""
 CHUNK = 4096
 """Elements that one program of the kernel compares, and to which the L2 bound applies."""
 TINY = 1e-300
@@ -50,12 +52,19 @@ class EagerOutputs:
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         def compute() -> None:
+            # One allocation, which the graph's memory keeps for the answers: each would have one of
+            # its own otherwise, and a grading hundreds.
+            torch.empty(answers_bytes, dtype=torch.uint8, device="cuda")
             self.values = [
                 self._code.run_eager(self._case, self._sets.inputs(i)) for i in range(self._count)
             ]
 
         # Once outside the graph, since compiling and allocating cannot be captured.
-        self._code.run_eager(self._case, self._sets.inputs(0))
+        first = self._code.run_eager(self._case, self._sets.inputs(0))
+        answers_bytes = self._count * sum(
+            _allocated_bytes(t) for value in first.values() for t in listed(value)
+        )
+        del first
         try:
             graph = capture_graph(compute)
         except ProblemError:
@@ -65,6 +74,12 @@ class EagerOutputs:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
         return graph
+
+
+def _allocated_bytes(tensor: torch.Tensor) -> int:
+    """Bytes that PyTorch's allocator takes from a large block for a tensor like this one."""
+    nbytes = tensor.untyped_storage().nbytes()
+    return 0 if nbytes <= LEAST_BYTES else -(-nbytes // 512) * 512
 
 
 class _Output(NamedTuple):

@@ -1,7 +1,9 @@
-"""Device memory: how much a submission holds, and what PyTorch caches in the judge's process."""
+"""Device memory: how much a submission holds, what PyTorch caches in the judge's process, and how
+large an arena may be that is kept."""
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,7 +12,8 @@ import torch
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """What PyTorch's allocator may cache in the judge's process, bytes."""
+    """What may be kept in the judge's process although nothing uses it, by PyTorch's allocator if
+    nothing else is said. Bytes."""
 
     check_bytes: int = 4 << 30
     """Kept for the checks of large tests;"""
@@ -20,9 +23,19 @@ class CachePolicy:
     """Further memory that may be cached,"""
     free_bytes: int = 18 << 30
     """unless less than this is free: a submission's usual limit and two CUDA contexts."""
+    reused_share: float = 1 / 8
+    """Of the device's memory, for the arena that benchmarks share."""
 
 
 POLICY = CachePolicy()
+
+
+def most_reused_bytes(device: str) -> float:
+    """The largest block of a benchmark for which an arena is kept from case to case: beside a
+    larger one it would take memory that the case may need."""
+    if device == "cpu":
+        return math.inf
+    return POLICY.reused_share * torch.cuda.get_device_properties().total_memory
 
 
 class DeviceMemory:

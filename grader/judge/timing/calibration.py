@@ -79,8 +79,9 @@ def idle_rounds(session: Session, rounds: int) -> list[MeasuredRound]:
         block.close()
 
 
-def publish_us_per_set(problem: Problem, case: Case, template: Values) -> float:
-    """Microseconds per set that publishing a round of a case takes, undisturbed."""
+def calibrate_publishing(problem: Problem, case: Case, template: Values) -> tuple[float, int]:
+    """Microseconds per set that publishing a round of a case takes, undisturbed; and the bytes of
+    the round's block."""
     calls = calls_per_round(problem, case, template, "cuda")
     layout = arrange([arguments_of(problem, case, template)] * calls)
     block = SharedBlock(layout, item_bytes(problem, case), "cuda")
@@ -91,6 +92,6 @@ def publish_us_per_set(problem: Problem, case: Case, template: Values) -> float:
             auditor.arm(order, lambda _: {})
             publish(block, order, auditor)
             times_us.append(block.publish_us())
-        return stats.median(times_us[1:]) / calls
+        return stats.median(times_us[1:]) / calls, layout.nbytes
     finally:
         block.close()

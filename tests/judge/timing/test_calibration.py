@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from grader.judge.memory.argument_sets import arguments_of
 from grader.judge.timing import calibration
-from grader.judge.timing.calibration import RoundCost, calibrate, idle_rounds, publish_us_per_set
+from grader.judge.timing.calibration import (
+    RoundCost,
+    calibrate,
+    calibrate_publishing,
+    idle_rounds,
+)
 from grader.judge.timing.plan import POLICY
 from grader.judge.timing.round import MeasuredRound, RoundStart
 from grader.sandbox.base import SandboxError
@@ -209,7 +214,7 @@ def test_publishing_is_calibrated_per_set_after_one_warm_up(
         steps.append("publish")
 
     monkeypatch.setattr(calibration, "publish", published)
-    assert publish_us_per_set(problem, case, template) == 100
+    assert calibrate_publishing(problem, case, template) == (100, layouts[0].nbytes)
     assert steps == ["arm", "publish"] * (POLICY.publish_rounds + 1)
     assert len(layouts[0].sets) == calls
     assert len(layouts[0].sets[0]) == len(arguments_of(problem, case, template))
