@@ -62,7 +62,7 @@ class EagerOutputs:
         # Once outside the graph, since compiling and allocating cannot be captured.
         first = self._code.run_eager(self._case, self._sets.inputs(0))
         answers_bytes = self._count * sum(
-            _allocated_bytes(t) for value in first.values() for t in listed(value)
+            _allocated_bytes(t) for a in self.written for t in listed(first[a.name])
         )
         del first
         try:
@@ -78,8 +78,7 @@ class EagerOutputs:
 
 def _allocated_bytes(tensor: torch.Tensor) -> int:
     """Bytes that PyTorch's allocator takes from a large block for a tensor like this one."""
-    nbytes = tensor.untyped_storage().nbytes()
-    return 0 if nbytes <= LEAST_BYTES else -(-nbytes // 512) * 512
+    return 0 if tensor.nbytes <= LEAST_BYTES else -(-tensor.nbytes // 512) * 512
 
 
 class _Output(NamedTuple):

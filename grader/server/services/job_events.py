@@ -21,7 +21,7 @@ FINAL_STATES = (State.DONE, State.CANCELLED)
 class JobEvents:
     """Polls the ledger for changed jobs while there are listeners.
 
-    It belongs to one event loop. Other threads may only call `close` and read the counts.
+    It belongs to one event loop. Other threads may only call `close` and read `listeners`.
     """
 
     def __init__(
@@ -37,11 +37,6 @@ class JobEvents:
         self._closed = False
         self.listeners = 0
         """The number of listeners."""
-
-    @property
-    def pollers(self) -> int:
-        """The number of pollers: 1 while there are listeners, else 0."""
-        return 0 if self._task is None else 1
 
     def is_full_for(self, address: str) -> bool:
         """Whether no further listener is accepted from this address."""

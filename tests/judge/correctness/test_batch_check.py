@@ -18,7 +18,13 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge.correctness.batch_check import CHUNK, BatchCheck, EagerOutputs, _comparable
+from grader.judge.correctness.batch_check import (
+    CHUNK,
+    BatchCheck,
+    EagerOutputs,
+    _allocated_bytes,
+    _comparable,
+)
 from grader.judge.correctness.check import MIN_SLICE_ELEMENTS, check, combine_results, tolerance_of
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import bits, poison, poison_of
@@ -225,6 +231,15 @@ def test_only_contiguous_tensors_of_one_dtype_are_comparable(
     out: torch.Tensor, expected: torch.Tensor, can: bool
 ) -> None:
     assert _comparable(out, expected) is can
+
+
+@pytest.mark.parametrize(
+    ("elements", "nbytes"), [(1, 0), (1 << 18, 0), ((1 << 18) + 1, (1 << 20) + 512)]
+)
+def test_only_large_answers_have_a_part_of_the_large_block(elements: int, nbytes: int) -> None:
+    assert _allocated_bytes(torch.empty(elements)) == nbytes
+    view = torch.empty(1 << 20)[:elements]  # its storage is that of another tensor
+    assert _allocated_bytes(view) == nbytes
 
 
 def test_without_a_gpu_there_is_no_batch_check(write_problem: WriteProblem) -> None:
