@@ -91,6 +91,7 @@ FORGERIES = {
         "rejected/writes_beside_input.py",
         "rejected/writes_beside_output.py",
         "rejected/writes_input.py",
+        "rejected/hostile_restores_input.py",
         "accepted/hostile_patches_clocks.py",
         "accepted/hostile_shaves_claim.py",
         "accepted/hostile_shaves_to_the_limit.py",
