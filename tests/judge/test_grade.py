@@ -32,6 +32,7 @@ from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, ProblemError
 from grader.report import PassedTests, Report, Rule, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
+from grader.sandbox.launch import descendants
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.forked_sandbox import ForkedSandbox
@@ -619,7 +620,11 @@ class KillingSandbox(ProcessSandbox):
         begins = progress.stage == "test" and progress.index == 1 and progress.status is None
         if begins and len(self.started) <= self.times:
             runner = self.started[-1]
-            os.kill(runner._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            launcher: int = runner._process.pid  # type: ignore[attr-defined]
+            # The submission's processes too: they die with the launcher, but may reply before.
+            for pid in [*reversed(descendants(launcher)), launcher]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             until(runner.poll)
 
 
