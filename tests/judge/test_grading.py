@@ -109,10 +109,16 @@ def test_a_gradings_tests_are_the_listed_ones_and_those_its_seed_draws(
     assert tests[0] != tests[2]
 
 
-def test_the_reused_arena_has_room_for_the_largest_test() -> None:
-    problem = Problem.load(ROOT / "problems" / "softmax")
+def softmax_grading() -> Grading:
+    """A grading of the softmax problem on a CPU, with no runner."""
     session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
-    grading = Grading(problem, session, "cpu", 1, Record())
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    return Grading(problem, session, "cpu", 1, Record())
+
+
+def test_the_reused_arena_has_room_for_the_largest_test() -> None:
+    grading = softmax_grading()
+    problem = grading.problem
     grading._shapes = case_shapes(problem, grading.code, "cpu")
     with contextlib.closing(grading.reused_arena()) as reused:
         first: Any = None
@@ -129,9 +135,8 @@ def test_benchmarks_lie_in_one_arena_unless_they_are_very_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Beside a larger block, an arena that is kept would take memory that the case may need."""
-    problem = Problem.load(ROOT / "problems" / "softmax")
-    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
-    grading = Grading(problem, session, "cpu", 1, Record())
+    grading = softmax_grading()
+    problem = grading.problem
     small, large = sorted(problem.cases("benchmark", "cpu")[:2], key=problem.bytes)
     with contextlib.closing(grading.benchmark_arena()) as reused:
         arenas = []
@@ -150,9 +155,7 @@ def test_benchmarks_lie_in_one_arena_unless_they_are_very_large(
 def test_the_arena_of_benchmarks_has_room_for_the_largest_but_those_that_are_very_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem = Problem.load(ROOT / "problems" / "softmax")
-    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
-    grading = Grading(problem, session, "cpu", 1, Record())
+    grading = softmax_grading()
     grading._block_bytes = [3 << 20, 9 << 20, 5 << 20]
     monkeypatch.setattr(module, "most_reused_bytes", lambda _: 8 << 20)
     with contextlib.closing(grading.benchmark_arena()) as reused:
