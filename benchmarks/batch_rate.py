@@ -105,7 +105,10 @@ def main(
             verdict = result.report.verdict if result.report else None
             right += verdict is expected[result.key]
             stages = result.report.stages_s if result.report else {}
-            timed = f", timed in {stages['benchmark']:.2f} s" if "benchmark" in stages else ""
+            timed = ""
+            if result.report and "benchmark" in stages:
+                rounds = sum(case.rounds or 0 for case in result.report.cases)
+                timed = f", timed in {stages['benchmark']:.2f} s, {rounds} rounds"
             passed_s = time.monotonic() - start_s
             click.echo(f"{passed_s:.1f} s: {result.key}: {verdict}{timed}", err=True)
             if verdict is not expected[result.key]:

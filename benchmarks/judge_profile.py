@@ -35,13 +35,13 @@ from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import CopyEngineAudit
 from grader.judge.memory.argument_sets import ArgumentSets
-from grader.judge.memory.shared_block import SharedBlock
+from grader.judge.memory.shared_block import ReusedArena, SharedBlock
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device
 from grader.judge.round_inputs import RoundInputs
 from grader.judge.session import Session
 from grader.report import PassedTests, Report
-from grader.sandbox import make_sandbox
+from grader.sandbox import make_sandbox, pool
 from grader.sandbox.base import RunnerLimits, Sandbox
 from grader.sandbox.pool import RunnerPool
 from grader.submission import Submission
@@ -61,6 +61,10 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (RoundInputs, "fill"),
     *((Benchmark, name) for name in ("round", "warm_up")),
     *((Grading, name) for name in ("meet", "prepare", "load", "test", "new_sets")),
+    (Grading, "__init__"),
+    *((ReusedArena, name) for name in ("arena", "close")),
+    (RunnerPool, "start"),
+    (pool._LentRunner, "stop"),
     (benchmark, "run_round"),
     (benchmark, "capture"),
     (check, "_check"),
@@ -188,14 +192,14 @@ def main(sandbox: str, device: Device, settle: float, batch: bool, file: Path) -
         step_times.step(owner, name, waits=False)
     step_times.name_parts()
     limits = RunnerLimits.of(problem_of(file).spec.limits)
-    with RunnerPool(make_sandbox(sandbox), limits, device) as pool:
+    with RunnerPool(make_sandbox(sandbox), limits, device) as runners:
         for _ in range(2):
             time.sleep(settle)
             with tempfile.TemporaryDirectory() as folder:
                 graded: Callable[[], tuple[Report, float]]
-                graded = functools.partial(grade_file, file, pool, device)
+                graded = functools.partial(grade_file, file, runners, device)
                 if batch:
-                    graded = tested(file, pool, device, Path(folder) / "kernels")
+                    graded = tested(file, runners, device, Path(folder) / "kernels")
                     time.sleep(settle)
                 step_times.spent_ms.clear()
                 step_times.times.clear()

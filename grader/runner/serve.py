@@ -75,6 +75,8 @@ class Server:
         """Whether to poll for requests without sleeping, so that waking up is not timed."""
         self.has_compiler = self.has_device = device == "cpu"
         """Whether Triton's compiler is loaded, and the device is initialized."""
+        self.opens_device = False
+        """Whether to initialize the device before a submission is there."""
 
     def load_compiler(self) -> None:
         """Load Triton's compiler, by compiling a kernel. Before there is a device context it makes
@@ -112,7 +114,7 @@ class Server:
     @property
     def is_warm(self) -> bool:
         """Whether there is nothing left to prepare."""
-        return self.has_compiler and self.has_device
+        return self.has_compiler and (self.has_device or not self.opens_device)
 
     def warm_up(self) -> None:
         """Do one step of preparation, while no request is waiting."""
@@ -361,6 +363,9 @@ def serve(sock: socket.socket, server: Server) -> None:
             request, fds = receive_request(sock)
         except WireClosed:
             return
+        if request["kind"] == "open_device":  # nobody waits for a reply
+            server.opens_device = True
+            continue
         sequence = request["sequence"]
         try:
             answer = handlers[request["kind"]](request, fds)

@@ -1,9 +1,10 @@
 """Runners started in advance, so that a grading need not wait for one.
 
-A runner imports torch and creates its device context at the start; a warm one has done so. For each
-the pool also keeps a small sandbox that only compiles. Each is handed out once and stopped by its
-user. Only then does the pool start the next ones, in the background: a start during a grading would
-disturb the times measured there.
+A warm runner has imported torch and loaded Triton's compiler. For each the pool also keeps a small
+sandbox that only compiles. Each is handed out once and stopped by its user. Only then does the pool
+start the next ones, in the background: a start during a grading would disturb the times measured
+there. With several waiting, starts go on during the next gradings; but the runner that is next
+opens its GPU only while none is handed out, since opening one makes others wait in the driver.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Self
 
 from grader.sandbox.base import (
@@ -24,6 +26,7 @@ from grader.sandbox.base import (
     SandboxError,
     exit_on_signals,
 )
+from grader.wire import WireError, send_request
 
 
 class RunnerPool(Sandbox):
@@ -49,7 +52,7 @@ class RunnerPool(Sandbox):
         self._limits = limits
         self._device = device
         self._size = size
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lent: set[_LentRunner] = set()
         self._closed = False
         kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
@@ -132,8 +135,20 @@ class RunnerPool(Sandbox):
     def _start_next(self, device: RunnerDevice) -> None:
         with self._lock:
             if not self._closed:
-                start = self._sandbox.start
-                self._waiting[device].append(self._starters.submit(start, self._limits, device))
+                started = self._starters.submit(self._sandbox.start, self._limits, device)
+                self._waiting[device].append(started)
+                started.add_done_callback(lambda _: self._open_next())
+
+    def _open_next(self, stopping: _LentRunner | None = None) -> None:
+        """Have the next runner open its GPU, unless another than the `stopping` one is in use."""
+        with self._lock:
+            in_use = any(lent.refills for lent in self._lent - {stopping})
+            if self._device == "cpu" or in_use or not self._waiting[self._device]:
+                return
+            following = self._waiting[self._device][0]
+            if following.done() and not following.cancelled() and following.exception() is None:
+                with suppress(WireError, OSError):  # it has ended, which its user will see
+                    send_request(following.result().channel, {"kind": "open_device"})
 
     def _on_stop(self, lent: _LentRunner) -> None:
         """Start the next runners once a warm one has been stopped."""
@@ -163,6 +178,7 @@ class _LentRunner(Runner):
         return self._runner.log()
 
     def stop(self) -> RunnerExit:
+        self._pool._open_next(stopping=self)
         final = self._runner.stop()
         if self._once.acquire(blocking=False):  # never released: only the first stop counts
             self._pool._on_stop(self)

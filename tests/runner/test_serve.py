@@ -175,8 +175,12 @@ def test_an_early_hello_prepares_only_what_the_submission_needs(
     assert server.done == done
 
 
-def test_before_hello_everything_is_prepared() -> None:
+def test_before_hello_the_compiler_is_loaded_and_the_device_opened_when_told() -> None:
     judge = Judge(server := RecordingServer())
+    assert server.warm.wait(PATIENCE_S)
+    assert server.done == ["compiler"]
+    server.warm.clear()
+    send_request(judge.sock, {"kind": "open_device"})  # has no reply
     assert server.warm.wait(PATIENCE_S)
     assert judge.ask("hello", triton=False).status is Status.OK
     judge.close()

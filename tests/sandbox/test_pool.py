@@ -26,6 +26,7 @@ from grader.sandbox.base import (
 )
 from grader.sandbox.pool import RunnerPool
 from grader.sandbox.process import ProcessSandbox
+from grader.wire import has_request, receive_request
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ class FakeRunner(Runner):
     """A runner that does nothing until it is stopped."""
 
     def __init__(self) -> None:
-        self.channel, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.final: RunnerExit | None = None
 
     def poll(self) -> RunnerExit | None:
@@ -49,7 +50,7 @@ class FakeRunner(Runner):
     def stop(self) -> RunnerExit:
         self.final = self.final or RunnerExit(signal=9, stopped=True)
         self.channel.close()
-        self._other.close()
+        self.far.close()
         return self.final
 
 
@@ -131,6 +132,46 @@ def test_a_pool_of_two(sandbox: RecordingSandbox) -> None:
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.started) == 3)
     assert all(runner.final for _, _, runner in sandbox.started)
+
+
+def told(runner: FakeRunner) -> list[str]:
+    """The kinds of the requests that a runner has not read yet."""
+    kinds = []
+    while has_request(runner.far):
+        kinds.append(receive_request(runner.far)[0]["kind"])
+    return kinds
+
+
+def test_of_those_that_wait_only_the_next_opens_its_gpu(sandbox: RecordingSandbox) -> None:
+    """And only while none is in use: others would wait in the driver, and times be longer."""
+    with RunnerPool(sandbox, LIMITS, "cuda", size=2) as pool:
+        until(lambda: len(sandbox.started) == 2)
+        # The first that started need not be the first in the queue.
+        until(lambda: any(has_request(runner.far) for _, _, runner in sandbox.started))
+        taken = pool.start(LIMITS, "cuda")
+        first, second = sorted(
+            (runner for _, _, runner in sandbox.started),
+            key=lambda runner: runner.channel is not taken.channel,
+        )
+        assert set(told(first)) == {"open_device"}
+        time.sleep(0.05)
+        assert told(second) == []
+        taken.stop()
+        assert set(told(second)) == {"open_device"}
+        third = sandbox.runner(2)
+        time.sleep(0.05)
+        assert told(third) == []
+        assert not any(has_request(compiler.far) for compiler in sandbox.compilers)
+
+
+def test_a_runner_that_has_ended_is_told_nothing(sandbox: RecordingSandbox) -> None:
+    with RunnerPool(sandbox, LIMITS, "cuda", size=2) as pool:
+        until(lambda: len(sandbox.started) == 2)
+        taken = pool.start(LIMITS, "cuda")
+        for _, _, runner in sandbox.started:
+            if runner.channel is not taken.channel:
+                runner.far.close()
+        taken.stop()
 
 
 def test_a_compiler_is_started_in_advance_and_replaced_after_the_runner_stops(

@@ -96,8 +96,8 @@ class ArgumentSets(SharedBlock):
     def snapshot_changed(self) -> bool:
         """Take another snapshot; whether it differs from the last one."""
         changed = False
-        outputs = self.lent[self.head_bytes :]
-        for kept, lent in pieces(self.snapshot, outputs, elements=8 * MOST_ELEMENTS):
+        last = self.snapshot[self._writable(self._only)]
+        for kept, lent in pieces(last, self._outputs(), elements=8 * MOST_ELEMENTS):
             now = lent.clone()
             changed = changed or not torch.equal(now.view(torch.int64), kept.view(torch.int64))
             kept.copy_(now)
@@ -114,11 +114,17 @@ class ArgumentSets(SharedBlock):
         return self._snapshot_views[index]
 
     def tampered(self) -> str | None:
-        """What was written besides outputs, in words; None when nothing was."""
-        now, before = self.lent[: self.head_bytes], self.shadow[: self.head_bytes]
+        """What was written besides outputs, in words; None when nothing was. After a call of a
+        single set, among its inputs: the others are overwritten before they are used."""
+        inputs = self._readable(self._only)
+        now, before = self.lent[inputs], self.shadow[inputs]
         if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
             return self._tampered_input()
-        if not torch.equal(self.snapshot[self._guards], self._clean_guards):
+        each = len(self._guards) // self.count
+        own = (
+            slice(None) if self._only is None else slice(self._only * each, each * (self._only + 1))
+        )
+        if not torch.equal(self.snapshot[self._guards[own]], self._clean_guards[own]):
             return OUT_OF_BOUNDS.format("beside an output")
         if bool((self.behind != GUARD).any()):
             return OUT_OF_BOUNDS.format("behind the last output")

@@ -89,6 +89,7 @@ class SharedBlock:
         self.snapshot = torch.empty(self.tail_bytes, dtype=torch.uint8, device=device)
         self.written = [(0, self.tail_bytes // self.count)]
         """Offset and size in bytes of each output, within the writable part of the first set."""
+        self._only: int | None = None  # the set of a round of one call
         self._samples: list[range] = []
         self._probes = 0
         self._probed = torch.empty(0, dtype=torch.int64)
@@ -116,9 +117,11 @@ class SharedBlock:
 
     def prepare(self, chosen: list[int]) -> None:
         """Poison the outputs in the arena (or overwrite them, where the shadow holds them), and
-        choose the probe's places in the sets that will be called."""
+        choose the probe's places in the sets that will be called. Of a single chosen set, only its
+        outputs are poisoned, taken into the snapshot, and looked at."""
         self._gate.fill_(self.round)
-        outputs = self.lent[self.head_bytes :]
+        self._only = self._single(chosen)
+        outputs = self._outputs()
         if self.item_bytes:
             fill_with_poison(outputs, self.item_bytes)
         else:
@@ -198,8 +201,8 @@ class SharedBlock:
         return _between_us(self._end, self._taken[first % kept])
 
     def take_snapshot(self) -> None:
-        """Copy everything a call may write into private memory, always the same buffer; wait."""
-        self.snapshot.copy_(self.lent[self.head_bytes :])
+        """Copy everything the calls may write into private memory, always the same buffer; wait."""
+        self.snapshot[self._writable(self._only)].copy_(self._outputs())
         self.settle()
 
     def changed_since_probe(self) -> bool:
@@ -219,7 +222,7 @@ class SharedBlock:
 
     def _choose_samples(self, chosen: list[int]) -> None:
         each = self.tail_bytes // self.count // 8
-        first, sets = (chosen[0], 1) if len(chosen) == 1 else (0, self.count)
+        first, sets = (0, self.count) if self._only is None else (self._only, 1)
         self._samples = [
             _strided_sample(first * each, sets * each),
             _strided_sample(chosen[-1] * each, each),  # where the round ends
@@ -256,13 +259,35 @@ class SharedBlock:
 
     def _parts(self, chosen: list[int]) -> list[slice]:
         """The bytes of the shadow that the chosen sets need, without the gate's guard."""
-        if len(chosen) != 1 or self.count == 1:
+        only = self._single(chosen)
+        if only is None:
             return [slice(GUARD_BYTES, self.shadow.numel())]
-        # A block starts with a guard; the sets follow evenly.
-        head, tail = (self.head_bytes - GUARD_BYTES) // self.count, self.tail_bytes // self.count
-        first, at = GUARD_BYTES + chosen[0] * head, self.head_bytes + chosen[0] * tail
-        parts = [slice(first, first + head)]
-        return parts if self.item_bytes else [*parts, slice(at, at + tail)]
+        outputs = self._writable(only)
+        at = slice(self.head_bytes + outputs.start, self.head_bytes + outputs.stop)
+        return [self._readable(only), *([at] if self.outputs_in_shadow else [])]
+
+    def _single(self, chosen: list[int]) -> int | None:
+        """The set that is chosen alone, if there are others."""
+        return chosen[0] if len(chosen) == 1 < self.count else None
+
+    def _readable(self, only: int | None) -> slice:
+        """The inputs, or those of one set: bytes of the block, which starts with a guard; the sets
+        follow evenly."""
+        if only is None:
+            return slice(0, self.head_bytes)
+        head = (self.head_bytes - GUARD_BYTES) // self.count
+        return slice(GUARD_BYTES + only * head, GUARD_BYTES + (only + 1) * head)
+
+    def _writable(self, only: int | None) -> slice:
+        """The outputs, or those of one set: bytes of the writable part."""
+        if only is None:
+            return slice(0, self.tail_bytes)
+        tail = self.tail_bytes // self.count
+        return slice(only * tail, (only + 1) * tail)
+
+    def _outputs(self) -> torch.Tensor:
+        """What the calls of this round may write, in the arena."""
+        return self.lent[self.head_bytes :][self._writable(self._only)]
 
 
 class ReusedArena:

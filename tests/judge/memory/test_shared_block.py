@@ -140,6 +140,35 @@ def test_publishing_one_set_touches_no_other(problem: Problem, sets: ArgumentSet
     assert not bool(((everything != before) & ~ours).any())
 
 
+def test_a_call_of_one_set_is_looked_at_alone(problem: Problem, sets: ArgumentSets) -> None:
+    """What it does to other sets is overwritten before they are called."""
+    for index in range(COUNT):
+        sets.fill(index, inputs_of(problem, seed=40 + index))
+    sets.publish(list(range(COUNT)))
+    sets.snapshot.fill_(7)
+    sets.prepare([1])
+    sets.publish([1])
+    work(sets, 1)
+    runner_views(sets, 0)["x"][0] += 1
+    runner_views(sets, 2)["out"].fill_(3)
+    sets.probe()
+    sets.take_snapshot()
+    assert torch.equal(sets.outputs(1)["out"], sets.inputs(1)["x"] * sets.inputs(1)["factor"])
+    assert (sets.changed_since_probe(), sets.snapshot_changed(), sets.tampered()) == (
+        False,
+        False,
+        None,
+    )
+    each = sets.tail_bytes // COUNT
+    assert bool((sets.snapshot[:each] == 7).all() and (sets.snapshot[2 * each :] == 7).all())
+    runner_views(sets, 1)["x"][0] += 1
+    assert sets.tampered() == "your kernel wrote into 'x', which is an input"
+    sets.prepare([0, 1, 2])
+    sets.publish([0, 1, 2])
+    assert torch.equal(runner_views(sets, 0)["x"], inputs_of(problem, seed=40)["x"])
+    assert all_poisoned(runner_views(sets, 2)["out"])
+
+
 def test_publishing_opens_the_gate_of_its_round(sets: ArgumentSets) -> None:
     gate = sets.lent[:GATE_BYTES].view(torch.int32)
     for chosen in ([0, 1, 2], [1], [2, 0, 1]):
