@@ -80,21 +80,24 @@ class Server:
 
     def load_compiler(self) -> None:
         """Load Triton's compiler, by compiling a kernel. Before there is a device context it makes
-        none, and processes that are forked then have the compiler too."""
-        from grader.runner import triton_key, warmup
+        none, and the precompiler, which is forked then, has the compiler too."""
+        from grader.runner import triton_key, triton_launcher, warmup
 
         self.has_compiler = True
         triton_key.install()
+        triton_launcher.install()
         if self.has_device:
             warmup.compile_warmup_kernel()
         else:
             warmup.compile_without_device()
+            warmup.build_helper()
+            self.precompiler = Precompiler.start()
 
     def init_device(self, triton: bool) -> None:
-        """Create the device context. With `triton`, also fork the precompiler and build Triton's
-        helper module."""
+        """Create the device context. With `triton`, also fork the precompiler, unless there is one,
+        and load Triton's helper module."""
         self.has_device = True
-        if triton:
+        if triton and self.precompiler is None:
             from grader.runner import triton_key, triton_launcher
 
             triton_key.install()
@@ -106,7 +109,7 @@ class Server:
         if triton or self.has_compiler:
             from triton.runtime import driver
 
-            # This builds a helper in C, which must not count as a kernel's time.
+            # This builds a helper in C, if nothing has, which must not count as a kernel's time.
             driver.reset_active()
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()

@@ -70,3 +70,12 @@ def compile_warmup_kernel() -> None:
     when the submission compiles."""
     with suppress(Exception):
         _warmup_kernel.warmup(torch.float32, torch.float32, 1, BLOCK=256, grid=(1,))
+
+
+def build_helper() -> None:
+    """Build Triton's helper module, in C, so that opening a device only loads it. Uses no device.
+    Errors are ignored: they recur then."""
+    with suppress(Exception):
+        from triton.backends.nvidia.driver import CudaUtils
+
+        CudaUtils()

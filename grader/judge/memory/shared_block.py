@@ -287,7 +287,9 @@ class SharedBlock:
 
     def _outputs(self) -> torch.Tensor:
         """What the calls of this round may write, in the arena."""
-        return self.lent[self.head_bytes :][self._writable(self._only)]
+        own = self._writable(self._only)
+        outputs: torch.Tensor = self.lent[self.head_bytes + own.start : self.head_bytes + own.stop]
+        return outputs
 
 
 class ReusedArena:
