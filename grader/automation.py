@@ -45,14 +45,13 @@ AnySource = str | bytes | Path
 TESTS_AT_ONCE = 4
 """Gradings that test beside each other on one GPU."""
 MOST_WARM = 8
-"""Sandboxes that a slot which tests on a GPU keeps ready, at most two for each of its share of the
-cores. One takes seconds to start, the tests of a submission two."""
-WARM_TO_TIME = 6
+"""Sandboxes that a slot which tests on a GPU keeps ready, at most one for each of its share of the
+cores. One takes seconds to import torch and open the device, the tests of a submission one."""
+WARM_TO_TIME = 3
 """Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
 memory that its largest case needed, of softmax about 25 GB."""
-TO_TIME = 20
-"""Submissions that wait to be timed before tests of others stop. While these are timed, sandboxes
-for about as many tests start."""
+TO_TIME = 32
+"""Submissions that wait to be timed before tests of others stop."""
 LOOKAHEAD = 128
 """Items that are read before they are needed."""
 TRIES = 2
@@ -423,7 +422,7 @@ class _Lane:
             engine = LocalEngine(count or cores, device, sandbox)
             return cls(device, engine, engine)
         count = count or TESTS_AT_ONCE
-        warm = max(1, min(MOST_WARM, 2 * cores // count))
+        warm = max(1, min(MOST_WARM, cores // count))
         return cls(
             device,
             LocalEngine(count, device, sandbox, gpu=gpu, warm=warm),

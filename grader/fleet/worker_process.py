@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 MAX_REQUEST_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 20)
 """The longest line of stdin: a source in base64, passed tests, and the other fields."""
 
-IDLE_S = 2.0
-"""How long without a task before another sandbox is started, and another after as long."""
-
 EXIT_TIMEOUT_S = 30.0
 """Time to unwind after the end of stdin. The process then exits without."""
 
@@ -100,8 +97,7 @@ class WorkerMessage(_JsonLine):
 
 
 class TaskRunner:
-    """Grades one task after another, and keeps `warm` sandboxes for the next ones: half of them
-    while there are tasks, since to start one takes processors, and the others while it is idle."""
+    """Grades one task after another, and keeps `warm` sandboxes for the next ones."""
 
     def __init__(
         self,
@@ -128,11 +124,6 @@ class TaskRunner:
             self._send(WorkerMessage(task=request.task, failure=one_line(str(error))))
         else:
             self._send(WorkerMessage(task=request.task, report=report))
-
-    def on_idle(self) -> None:
-        """Start another sandbox for later, if not all are warm."""
-        if self._pool is not None:
-            self._pool.refill()
 
     def close(self) -> None:
         """End the warm sandboxes."""
@@ -173,9 +164,7 @@ class TaskRunner:
 
         if self._pool is None or limits != self._limits:
             self.close()
-            self._pool = RunnerPool(
-                self._sandbox, limits, self._device, self._warm, least=-(-self._warm // 2)
-            )
+            self._pool = RunnerPool(self._sandbox, limits, self._device, self._warm)
             self._limits = limits
         return self._pool
 
@@ -202,7 +191,7 @@ def main() -> None:
     try:
         send(WorkerMessage(ready=WorkerReady(gpu=_gpu(device))))
         while True:
-            runner.run(TaskRequest.model_validate_json(_next(requests, runner.on_idle)))
+            runner.run(TaskRequest.model_validate_json(_next(requests)))
     finally:
         runner.close()
 
@@ -239,13 +228,12 @@ def _read(stdin: BinaryIO, requests: Queue[bytes]) -> None:
     os._exit(1)
 
 
-def _next(requests: Queue[bytes], on_idle: Callable[[], None]) -> bytes:
-    """Wait for the next request, and call `on_idle` every `IDLE_S` until then. Polls, since a
-    signal that arrives just before an endless wait would not be handled until its end."""
+def _next(requests: Queue[bytes]) -> bytes:
+    """Wait for the next request. Polls, since a signal that arrives just before an endless wait
+    would not be handled until its end."""
     while True:
         with suppress(Empty):
-            return requests.get(timeout=IDLE_S)
-        on_idle()
+            return requests.get(timeout=1)
 
 
 def _on_sigterm(number: int, _frame: FrameType | None) -> None:

@@ -5,7 +5,6 @@ sandbox that only compiles. Each is handed out once and stopped by its user. Onl
 start the next ones, in the background: a start during a grading would disturb the times measured
 there. With several waiting, starts go on during the next gradings; but the runner that is next
 opens its GPU only while none is handed out, since opening one makes others wait in the driver.
-Starting one takes processors for seconds, so a pool can leave some of it to when nothing is graded.
 """
 
 from __future__ import annotations
@@ -47,15 +46,12 @@ class RunnerPool(Sandbox):
         device: Device,
         size: int = 1,
         refill: bool = True,
-        least: int | None = None,
     ) -> None:
-        """With `least`, a runner is replaced once fewer than that wait, and others by `refill`."""
         self.name = sandbox.name
         self._sandbox = sandbox
         self._limits = limits
         self._device = device
         self._size = size
-        self._least = size if least is None else least
         self._lock = threading.RLock()
         self._lent: set[_LentRunner] = set()
         self._closed = False
@@ -88,11 +84,6 @@ class RunnerPool(Sandbox):
         with self._lock:
             self._lent.add(lent)
         return lent
-
-    def refill(self) -> None:
-        """Start one runner if fewer than `size` wait. To call while nothing is graded."""
-        if len(self._waiting[self._device]) < self._size:
-            self._start_next(self._device)
 
     def stop_lent(self) -> None:
         """Stop every runner that is handed out; its user sees it as stopped."""
@@ -164,8 +155,7 @@ class RunnerPool(Sandbox):
         with self._lock:
             self._lent.discard(lent)
         if lent.refills and self._refills:
-            if len(self._waiting[self._device]) < self._least:
-                self._start_next(self._device)
+            self._start_next(self._device)
             if len(self._waiting["none"]) < self._size:
                 self._start_next("none")
 

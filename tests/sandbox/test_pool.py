@@ -134,23 +134,6 @@ def test_a_pool_of_two(sandbox: RecordingSandbox) -> None:
     assert all(runner.final for _, _, runner in sandbox.started)
 
 
-def test_a_part_of_a_pool_is_left_to_when_nothing_is_graded(sandbox: RecordingSandbox) -> None:
-    with RunnerPool(sandbox, LIMITS, "cpu", size=4, least=2) as pool:
-        until(lambda: len(sandbox.started) == 4)
-        for _ in range(2):
-            pool.start(LIMITS, "cpu").stop()
-        time.sleep(0.05)
-        assert len(sandbox.started) == 4, "two wait"
-        pool.start(LIMITS, "cpu").stop()
-        until(lambda: len(sandbox.started) == 5)
-        for count in (6, 7):
-            pool.refill()
-            sandbox.runner(count - 1)
-        pool.refill()
-        time.sleep(0.05)
-        assert len(sandbox.started) == 7, "all four wait"
-
-
 def told(runner: FakeRunner) -> list[str]:
     """The kinds of the requests that a runner has not read yet."""
     kinds = []
