@@ -46,7 +46,7 @@ TESTS_AT_ONCE = 4
 """Gradings that test beside each other on one GPU."""
 MOST_WARM = 8
 """Sandboxes that a slot which tests on a GPU keeps ready, at most one for each of its share of the
-cores. One takes seconds to import torch and open the device, the tests of a submission one."""
+cores. One takes seconds to start, the tests of a submission one."""
 WARM_TO_TIME = 3
 """Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
 memory that its largest case needed, of softmax about 25 GB."""
