@@ -19,7 +19,9 @@ import torch
 
 from grader.arena import TensorSpec, arrange, view
 from grader.arena.host_arena import HostArena
+from grader.runner import triton_key, triton_launcher, warmup
 from grader.runner.load_submission import read_lent
+from grader.runner.precompile import Precompiler
 from grader.runner.serve import Server, _failure, serve
 from grader.wire import (
     TEXT_BYTES,
@@ -185,6 +187,29 @@ def test_before_hello_the_compiler_is_loaded_and_the_device_opened_when_told() -
     assert judge.ask("hello", triton=False).status is Status.OK
     judge.close()
     assert server.done == ["compiler", "all"]  # the precompiler inherits the compiler
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+def test_what_needs_no_device_is_prepared_before_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, has_device: bool
+) -> None:
+    """The precompiler's processes have the compiler, and could do nothing after a context."""
+    done: list[str] = []
+    for module, name in (
+        (triton_key, "install"),
+        (triton_launcher, "install"),
+        (warmup, "compile_without_device"),
+        (warmup, "compile_warmup_kernel"),
+        (warmup, "build_helper"),
+        (Precompiler, "start"),
+    ):
+        monkeypatch.setattr(module, name, lambda name=name: done.append(name))
+    server = Server("cuda")
+    server.has_device = has_device
+    server.load_compiler()
+    assert server.has_compiler
+    alone = ["compile_without_device", "build_helper", "start"]
+    assert done == ["install", "install", *(["compile_warmup_kernel"] if has_device else alone)]
 
 
 def test_only_rounds_are_awaited_without_sleeping(
