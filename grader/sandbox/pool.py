@@ -54,6 +54,8 @@ class RunnerPool(Sandbox):
         self._size = size
         self._lock = threading.RLock()
         self._lent: set[_LentRunner] = set()
+        self._in_use = 0
+        """Runners on the device that are handed out or about to be."""
         self._closed = False
         kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
         self._waiting: dict[RunnerDevice, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
@@ -78,9 +80,17 @@ class RunnerPool(Sandbox):
         if self._closed:
             raise SandboxError("the pool of warm sandboxes is closed")
         fits = limits == self._limits and device in self._waiting
-        runner = self._take(device) if fits else None
-        refills = runner is not None and device == self._device
-        lent = _LentRunner(runner or self._sandbox.start(limits, device), self, refills)
+        is_main = fits and device == self._device
+        with self._lock:
+            self._in_use += is_main
+        try:
+            runner = self._take(device) if fits else None
+            started = runner or self._sandbox.start(limits, device)
+        except BaseException:
+            with self._lock:
+                self._in_use -= is_main
+            raise
+        lent = _LentRunner(started, self, is_main, refills=is_main and runner is not None)
         with self._lock:
             self._lent.add(lent)
         return lent
@@ -139,16 +149,21 @@ class RunnerPool(Sandbox):
                 self._waiting[device].append(started)
                 started.add_done_callback(lambda _: self._open_next())
 
-    def _open_next(self, stopping: _LentRunner | None = None) -> None:
-        """Have the next runner open its GPU, unless another than the `stopping` one is in use."""
+    def _open_next(self) -> None:
+        """Have the next runner open its GPU, unless one is in use."""
         with self._lock:
-            in_use = any(lent.refills for lent in self._lent - {stopping})
-            if self._device == "cpu" or in_use or not self._waiting[self._device]:
+            if self._device == "cpu" or self._in_use or not self._waiting[self._device]:
                 return
             following = self._waiting[self._device][0]
             if following.done() and not following.cancelled() and following.exception() is None:
                 with suppress(WireError, OSError):  # it has ended, which its user will see
                     send_request(following.result().channel, {"kind": "open_device"})
+
+    def _on_stopping(self, lent: _LentRunner) -> None:
+        """Nothing is measured any more: the next runner opens its GPU while this one ends."""
+        with self._lock:
+            self._in_use -= lent.is_main
+        self._open_next()
 
     def _on_stop(self, lent: _LentRunner) -> None:
         """Start the next runners once a warm one has been stopped."""
@@ -163,8 +178,10 @@ class RunnerPool(Sandbox):
 class _LentRunner(Runner):
     """A runner that is handed out and notifies the pool when it is stopped."""
 
-    def __init__(self, runner: Runner, pool: RunnerPool, refills: bool) -> None:
+    def __init__(self, runner: Runner, pool: RunnerPool, is_main: bool, refills: bool) -> None:
         self.channel = runner.channel
+        self.is_main = is_main
+        """Whether it counts as in use."""
         self.refills = refills
         """Whether stopping it starts the next ones."""
         self._runner = runner
@@ -178,8 +195,10 @@ class _LentRunner(Runner):
         return self._runner.log()
 
     def stop(self) -> RunnerExit:
-        self._pool._open_next(stopping=self)
+        is_first = self._once.acquire(blocking=False)  # never released: only the first stop counts
+        if is_first:
+            self._pool._on_stopping(self)
         final = self._runner.stop()
-        if self._once.acquire(blocking=False):  # never released: only the first stop counts
+        if is_first:
             self._pool._on_stop(self)
         return final

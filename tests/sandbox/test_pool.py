@@ -164,7 +164,7 @@ def test_of_those_that_wait_only_the_next_opens_its_gpu(sandbox: RecordingSandbo
         assert not any(has_request(compiler.far) for compiler in sandbox.compilers)
 
 
-def test_a_runner_that_has_ended_is_told_nothing(sandbox: RecordingSandbox) -> None:
+def test_a_runner_that_ends_before_it_is_told_is_no_fault(sandbox: RecordingSandbox) -> None:
     with RunnerPool(sandbox, LIMITS, "cuda", size=2) as pool:
         until(lambda: len(sandbox.started) == 2)
         taken = pool.start(LIMITS, "cuda")
