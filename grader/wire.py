@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import threading
@@ -168,6 +169,18 @@ def connect_to_judge(path: str) -> tuple[socket.socket, socket.socket]:
     for sock in (wire, lifeline):
         sock.connect(path)
     return wire, lifeline
+
+
+def exit_with(lifeline: socket.socket) -> None:
+    """Exit when the judge's end of the lifeline closes, in a thread; as if killed, as the kernel
+    kills the other processes of a sandbox when its first one ends."""
+
+    def wait() -> None:
+        with suppress(OSError):
+            lifeline.recv(1)
+        os._exit(128 + signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def has_request(sock: socket.socket) -> bool:

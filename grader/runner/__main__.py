@@ -14,11 +14,9 @@ import resource
 import signal
 import socket
 import sys
-import threading
-from contextlib import suppress
 
 from grader.runner.socket_hardening import forbid_tracing, harden_sockets
-from grader.wire import connect_to_judge
+from grader.wire import connect_to_judge, exit_with
 
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
@@ -48,7 +46,7 @@ def main(arguments: list[str]) -> int:
         if lifeline is not None:
             # Otherwise the submission, of the same user, could stop this process.
             forbid_tracing()
-            threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
+            exit_with(lifeline)
         return _reap_until(child)
     if lifeline is not None:
         lifeline.close()
@@ -64,13 +62,6 @@ def main(arguments: list[str]) -> int:
         gc.enable()
         serve(sock, Server(device))
     return 0
-
-
-def _exit_with(lifeline: socket.socket) -> None:
-    """Exit when the judge's end closes."""
-    with suppress(OSError):
-        lifeline.recv(1)
-    os._exit(0)
 
 
 def _reap_until(child: int) -> int:

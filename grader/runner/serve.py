@@ -366,7 +366,7 @@ def serve(sock: socket.socket, server: Server) -> None:
             request, fds = receive_request(sock)
         except WireClosed:
             return
-        if request["kind"] == "open_device":  # nobody waits for a reply
+        if request["kind"] == "open_device":  # it has no reply
             server.opens_device = True
             continue
         sequence = request["sequence"]

@@ -15,7 +15,6 @@ import os
 import secrets
 import select
 import shutil
-import signal
 import socket
 import threading
 import time
@@ -254,8 +253,6 @@ class DockerRunner(Runner):
         """The engine's record of the exit. Exit status 128 + n is signal n."""
         status = self._state.get("ExitCode")
         status = status if isinstance(status, int) else None
-        if stopped and self._exited.is_set():
-            status = 128 + signal.SIGKILL  # so a container's processes end with its first one
         signalled = status is not None and 128 < status <= 128 + 64
         exceeded = self._output.exceeded
         # OOMKilled is also set when only a child ran out of memory and the runner went on.

@@ -25,6 +25,7 @@ from grader.wire import (
     Status,
     WireClosed,
     connect_to_judge,
+    exit_with,
     receive_request,
     send_reply,
 )
@@ -338,7 +339,8 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "--fd":
         sock = socket.socket(fileno=int(arguments[1]))
     else:
-        sock, _lifeline = connect_to_judge(arguments[1])
+        sock, lifeline = connect_to_judge(arguments[1])
+        exit_with(lifeline)
     while True:
         try:
             request, fds = receive_request(sock)

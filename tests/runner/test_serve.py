@@ -644,7 +644,7 @@ def test_it_ends_with_its_lifeline_whatever_its_child_does(tmp_path: Path) -> No
         os.kill(child, signal.SIGSTOP)
         try:
             lifeline.close()
-            assert runner.wait(PATIENCE_S) == 0
+            assert runner.wait(PATIENCE_S) == 128 + signal.SIGKILL
         finally:
             os.kill(child, signal.SIGKILL)
             runner.communicate(timeout=PATIENCE_S)
