@@ -120,10 +120,7 @@ class ArgumentSets(SharedBlock):
         now, before = self.lent[inputs], self.shadow[inputs]
         if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
             return self._tampered_input()
-        each = len(self._guards) // self.count
-        own = (
-            slice(None) if self._only is None else slice(self._only * each, each * (self._only + 1))
-        )
+        own = slice(None) if self._only is None else self._only
         if not torch.equal(self.snapshot[self._guards[own]], self._clean_guards[own]):
             return OUT_OF_BOUNDS.format("beside an output")
         if bool((self.behind != GUARD).any()):
@@ -187,7 +184,7 @@ class ArgumentSets(SharedBlock):
         return self.snapshot
 
     def _guard_positions(self) -> torch.Tensor:
-        """Positions in a snapshot of the guard bytes behind every writable tensor."""
+        """Positions in a snapshot of the guard bytes behind every writable tensor, by set."""
         ends = [
             slot.offset + slot.nbytes - self.head_bytes
             for values in self.layout.sets
@@ -197,7 +194,7 @@ class ArgumentSets(SharedBlock):
         ]
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
         offsets = torch.arange(GUARD_BYTES, device=self.device)
-        return (starts[:, None] + offsets[None, :]).reshape(-1)
+        return (starts[:, None] + offsets[None, :]).reshape(self.count, -1)
 
 
 def _is_untouched(after: torch.Tensor, before: torch.Tensor | None) -> bool:
