@@ -108,8 +108,8 @@ def end_item(
 def settle(connection: Connection, now: datetime) -> None:
     """End the items whose jobs are held, and close the batches of which none is in flight.
 
-    After any change of jobs but `end_item`. An item whose job is held has an error: nobody who
-    waits for a batch should wait for an admin. If the job is released, the item ends again, with
+    After any change of jobs but `end_item`. An item whose job is held has an error, so that a
+    batch does not wait for an admin. If the job is released, the item ends again, with
     another place.
     """
     to_settle = select(batches.c.id).where(

@@ -30,8 +30,8 @@ class ProblemFolders:
         self._root: Path | None = None
 
     def folder_of(self, problem: Problem) -> Path:
-        """A folder of the problem's name with its files, made if it is not there: whoever cleans
-        temporary folders may have removed it."""
+        """A folder of the problem's name with its files, made if it is not there, such as after
+        temporary folders were cleaned."""
         if self._root is None or not self._root.is_dir():
             self._root = make_owned_folder()
         content = hashlib.sha256()

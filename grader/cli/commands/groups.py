@@ -114,7 +114,7 @@ def invite_new(
         print_json(made)
         return
     print(made["url"], flush=True)
-    print_done("whoever has this address can make an account; it is shown only this once")
+    print_done("anyone with this address can make an account; it is shown only this once")
 
 
 @invite.command("list")
@@ -137,6 +137,6 @@ def invite_list(client: Client, as_json: bool) -> None:
 @click.argument("number", metavar="ID", type=int)
 @api_command
 def invite_revoke(client: Client, number: int) -> None:
-    """End the invitation ID; whoever has used it stays a user."""
+    """End the invitation ID; those who have used it stay users."""
     client.request("DELETE", f"/admin/invitations/{number}")
     print_done(f"invitation {number} is revoked")

@@ -106,5 +106,5 @@ def add_invitation(
     summary="Revoke an invitation",
 )
 def revoke_invitation(services: ServicesDep, admin: AdminUser, number: Number) -> None:
-    """Whoever has used it stays a user."""
+    """Those who have used it stay users."""
     services.invitations.revoke(number, by=admin.name)

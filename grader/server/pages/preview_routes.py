@@ -1,6 +1,6 @@
 """Preview images of pages, for sites that show links to them.
 
-Each shows what a reader without an account may see, whoever asks for it.
+Each shows what a reader without an account may see, for every reader.
 """
 
 from __future__ import annotations

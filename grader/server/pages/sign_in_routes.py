@@ -106,7 +106,7 @@ def sign_up(
     name: Annotated[PrintableText, Form()] = "",
     code: Annotated[PrintableText, Form()] = "",
 ) -> Response:
-    """Create the user of a person whom a provider has named, and open a session."""
+    """Create the user of a person named by a provider, and open a session."""
     found = services.sign_ins.awaited(_secret(request))
     _check_sign_up(services, found)
     try:
@@ -123,7 +123,7 @@ def sign_up(
 
 
 def _signed_in(request: Request, services: Services, found: SignIn, person: Person) -> Response:
-    """The answer to a person whom a provider has named."""
+    """The answer to a person named by a provider."""
     to = found.details["to"]
     if found.user_id is not None:
         refused = services.sign_ins.link(found.user_id, person)

@@ -120,7 +120,7 @@ class QueueSnapshot:
 def read_queue(services: Services, caller: User | None) -> QueueSnapshot:
     """The queue of the boards that the caller may see, without jobs of rejudges.
 
-    It is the same for all callers of whom `sees_more` is false. The number of queries does not
+    It is the same for all callers whose `sees_more` is false. The number of queries does not
     depend on its length.
     """
     boards = {

@@ -1,6 +1,6 @@
 """How many results have which verdict, by problem, month and broken rule.
 
-A result without its user: the numbers name nobody. Results of rejudges that do not count, replaced
+A result without its user: the numbers name no user. Results of rejudges that do not count, replaced
 and deleted ones are left out; held ones and those of banned users are not. Items of batches are no
 results. Those of a board that is frozen for the reader are as they were at that moment.
 """
