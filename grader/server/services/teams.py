@@ -111,7 +111,9 @@ class Teams:
             connection.execute(delete(team_codes).where(team_codes.c.until <= now))
             count = select(func.count()).where(team_codes.c.team_id == team["id"])
             if int(connection.scalar(count) or 0) >= MAX_CODES:
-                raise Conflict(f"{team['name']} has {MAX_CODES} unused codes; give out those")
+                raise Conflict(
+                    f"{team['name']} has {MAX_CODES} codes that are unused; give out those"
+                )
             new = {"hash": digest(code), "team_id": team["id"], "user_id": user.id, "until": until}
             connection.execute(insert(team_codes).values(new))
             record_action(connection, now, user.name, "team invite", team["name"])
