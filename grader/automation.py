@@ -44,10 +44,11 @@ AnySource = str | bytes | Path
 
 TESTS_AT_ONCE = 4
 """Gradings that test beside each other on one GPU."""
-MOST_WARM = 8
-"""Sandboxes that a slot which tests on a GPU keeps ready, at most one for each of its share of the
-cores. One takes seconds to start, the tests of a submission one."""
-WARM_TO_TIME = 3
+MOST_WARM = 12
+"""Sandboxes that a slot which tests on a GPU keeps ready, at most three for each of its share of
+the cores: as many as it tests in a turn, so that the processors compile kernels then, and start the
+next sandboxes while others are timed. One takes 0.2 GB of host memory."""
+WARM_TO_TIME = 4
 """Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
 memory that its largest case needed, of softmax about 25 GB."""
 TO_TIME = 32
@@ -422,7 +423,7 @@ class _Lane:
             engine = LocalEngine(count or cores, device, sandbox)
             return cls(device, engine, engine)
         count = count or TESTS_AT_ONCE
-        warm = max(1, min(MOST_WARM, cores // count))
+        warm = max(1, min(MOST_WARM, 3 * cores // count))
         return cls(
             device,
             LocalEngine(count, device, sandbox, gpu=gpu, warm=warm),

@@ -1,10 +1,13 @@
 """Runners started in advance, so that a grading need not wait for one.
 
-A warm runner has imported torch and loaded Triton's compiler. For each the pool also keeps a small
-sandbox that only compiles. Each is handed out once and stopped by its user. Only then does the pool
-start the next ones, in the background: a start during a grading would disturb the times measured
-there. With several waiting, starts go on during the next gradings; but the runner that is next
-opens its GPU only while none is handed out, since opening one makes others wait in the driver.
+A warm runner has imported torch and loaded Triton's compiler. Beside them wait small sandboxes that
+only compile. Each is handed out once and stopped by its user. Only then does the pool start the
+next ones, in the background: a start during a grading would disturb the times measured there.
+
+A pool of several replaces a runner at once only while few wait. The others it starts while none is
+in use, since gradings that come one after another need the processors. Starts go on during the next
+gradings; but runners open their GPU only while none is handed out, since opening one makes others
+wait in the driver.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import Self
 
 from grader.sandbox.base import (
@@ -28,9 +32,17 @@ from grader.sandbox.base import (
 )
 from grader.wire import WireError, send_request
 
+FEW = 4
+"""Runners, and compilers, that a pool keeps waiting at any time."""
+IDLE_S = 5.0
+"""How often a pool that has more than a few starts one of those, if none is in use."""
+OPEN = 2
+"""Of the runners that wait, those that open their GPU: the next one, so that no grading waits for
+it, and the one behind it, while the next one loads its submission."""
+
 
 class RunnerPool(Sandbox):
-    """A sandbox that keeps `size` runners waiting, and as many that only compile.
+    """A sandbox that keeps `size` runners waiting, and a few that only compile.
 
     With `refill` false it has no compilers, and a runner taken is not replaced. The pool has the
     name of the sandbox that it starts runners in. A context manager.
@@ -59,13 +71,13 @@ class RunnerPool(Sandbox):
         self._closed = False
         kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
         self._waiting: dict[RunnerDevice, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
-        self._starters = ThreadPoolExecutor(2 * size, thread_name_prefix="grade-pool")
+        self._starters = ThreadPoolExecutor(2 * min(size, FEW), thread_name_prefix="grade-pool")
         self._refills = refill
+        self._timer: threading.Timer | None = None
         exit_on_signals()
         atexit.register(self.close)
-        for _ in range(size):
-            for kind in kinds:
-                self._start_next(kind)
+        for kind in kinds:
+            self._fill(kind)
 
     def describe(self) -> str:
         """The description of the inner sandbox."""
@@ -106,6 +118,8 @@ class RunnerPool(Sandbox):
         """Stop every runner, waiting or handed out, and await pending starts. Idempotent."""
         with self._lock:
             self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
             waiting = [future for each in self._waiting.values() for future in each]
             for each in self._waiting.values():
                 each.clear()
@@ -142,6 +156,25 @@ class RunnerPool(Sandbox):
             future.result().stop()
         return None
 
+    def _fill(self, device: RunnerDevice) -> None:
+        """Start what is missing of the few, and in a while one of the others."""
+        with self._lock:
+            waiting = self._waiting[device]
+            while not self._closed and len(waiting) < min(self._size, FEW):
+                self._start_next(device)
+            is_left = device != "none" and len(waiting) < self._size
+            if is_left and self._timer is None and not self._closed:
+                self._timer = threading.Timer(IDLE_S, self._on_timer)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._timer = None
+            if not self._in_use:
+                self._start_next(self._device)
+            self._fill(self._device)
+
     def _start_next(self, device: RunnerDevice) -> None:
         with self._lock:
             if not self._closed:
@@ -150,17 +183,17 @@ class RunnerPool(Sandbox):
                 started.add_done_callback(lambda _: self._open_next())
 
     def _open_next(self) -> None:
-        """Have the next runner open its GPU, unless one is in use."""
+        """Have the next runners open their GPU, unless one is in use."""
         with self._lock:
-            if self._device == "cpu" or self._in_use or not self._waiting[self._device]:
+            if self._device == "cpu" or self._in_use:
                 return
-            following = self._waiting[self._device][0]
-            if following.done() and not following.cancelled() and following.exception() is None:
-                with suppress(WireError, OSError):  # it has ended, which its user will see
-                    send_request(following.result().channel, {"kind": "open_device"})
+            for following in islice(self._waiting[self._device], OPEN):
+                if following.done() and not following.cancelled() and not following.exception():
+                    with suppress(WireError, OSError):  # it has ended, which its user will see
+                        send_request(following.result().channel, {"kind": "open_device"})
 
     def _on_stopping(self, lent: _LentRunner) -> None:
-        """Nothing is measured any more: the next runner opens its GPU while this one ends."""
+        """Nothing is measured any more: the next runners open their GPU while this one ends."""
         with self._lock:
             self._in_use -= lent.is_main
         self._open_next()
@@ -170,9 +203,8 @@ class RunnerPool(Sandbox):
         with self._lock:
             self._lent.discard(lent)
         if lent.refills and self._refills:
-            self._start_next(self._device)
-            if len(self._waiting["none"]) < self._size:
-                self._start_next("none")
+            for kind in self._waiting:
+                self._fill(kind)
 
 
 class _LentRunner(Runner):

@@ -170,6 +170,12 @@ def test_idle_threads_of_a_cpus_runner_do_not_spin() -> None:
     assert "OMP_WAIT_POLICY" not in host.runner_environment(scratch, jit, "cuda")
 
 
+def test_threads_that_numpy_starts_when_it_is_imported_do_not_spin() -> None:
+    for device in ("cpu", "cuda"):
+        environment = host.runner_environment(Path("/scratch"), Path("/jit"), device)
+        assert environment["OPENBLAS_THREAD_TIMEOUT"] == "4"
+
+
 def test_just_in_time_compilers_have_their_caches_where_files_may_execute() -> None:
     environment = host.runner_environment(Path("/scratch"), Path("/jit"), "cuda")
     for compiler in ("TRITON", "TILELANG", "CUTE_DSL", "CUDA_TILE"):
