@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -540,6 +541,36 @@ def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("restore_triton")
+def test_of_several_that_need_a_kernel_one_compiles_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others wait, as processes do, and then find it in Triton's cache."""
+    both, compiling, most = threading.Barrier(2), [], []
+
+    def compile_kernel(source: Any, target: str, options: dict[str, int]) -> str:
+        compiling.append(source.hash())
+        most.append(compiling.count(source.hash()))
+        with suppress(threading.BrokenBarrierError):
+            both.wait(PATIENCE_S if source.hash() != "same" else 0.1)
+        compiling.remove(source.hash())
+        return f"{source.hash()} {target} {options}"
+
+    def compiled(name: str) -> str:
+        kernel = triton.compiler.compile
+        return str(kernel(SimpleNamespace(hash=lambda: name), "sm_90", options={"num_warps": 4}))
+
+    monkeypatch.setenv("GRADE_JIT", str(tmp_path))
+    monkeypatch.setattr(triton.compiler, "compile", compile_kernel)
+    precompile._compile_each_kernel_once()
+    with ThreadPoolExecutor(2) as executor:
+        for names in (["one", "another"], ["same", "same"]):
+            made = list(executor.map(compiled, names))
+            assert made == [f"{name} sm_90 {{'num_warps': 4}}" for name in names]
+    assert most == [1, 1, 1, 1]
+    assert both.broken, "the same kernel was never compiled twice at a time"
+
+
+@pytest.mark.usefixtures("restore_triton")
 def test_an_autotuner_compiles_all_configurations_and_caches_no_choice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -636,7 +667,7 @@ precompiler.wait(120)
     ended = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
-        env=os.environ | {"TRITON_CACHE_DIR": str(cache)},
+        env=os.environ | {"TRITON_CACHE_DIR": str(cache), "GRADE_JIT": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
