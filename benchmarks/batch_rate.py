@@ -1,13 +1,14 @@
 """How many gradings an hour does a batch make on one GPU, and are the scores those of one alone?
 
     python -m benchmarks.batch_rate [--count 60] [--sandbox docker] [--tests-at-once 4]
-        [--language python|cuda] [--tests-only] [--alone 3] [--device cuda]
+        [--language python|cuda] [--tests-only] [--alone 3] [--device cuda] [--for-s SECONDS]
 
 The batch has `--count` different softmax kernels, none of which a compiler has seen: of ten, seven
 are right, one is a wrong answer, one does not compile, and one is slow or hostile in turn. Prints a
 Markdown row: gradings an hour, without the start of the processes, verdicts as expected, and how
 far the median score of the right ones is from that of `--alone` gradings one at a time; and where
-the time of the right ones goes, in the step that decides their verdict.
+the time of the right ones goes, in the step that decides their verdict. A batch that `--for-s` ends
+has no rate, since files that end early come first.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def unseen(text: str, number: int, language: str) -> str:
 @click.option("--tests-only", is_flag=True)
 @click.option("--alone", default=3, show_default=True, help="Gradings to compare scores with.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True)
+@click.option("--for-s", type=float, help="End the batch after so many seconds.")
 def main(
     count: int,
     sandbox: Literal["docker", "process"],
@@ -88,13 +90,14 @@ def main(
     tests_only: bool,
     alone: int,
     device: Literal["cpu", "cuda"],
+    for_s: float | None,
 ) -> None:
     """Grade the batch, and then a few of its kernels one at a time."""
     batch = list(items(count, language, tests_only))
     expected = {item.key: verdict for item, verdict in batch}
     scores: list[float] = []
     stages_s: dict[str, list[float]] = {}
-    right = 0
+    done = right = 0
     with Grader(
         "softmax", devices=[device], sandbox=sandbox, tests_at_once=tests_at_once
     ) as grader:
@@ -102,6 +105,7 @@ def main(
         list(grader.map(item for item, _ in items(2 * tests_at_once, language, tests_only)))
         start_s = time.monotonic()
         for result in grader.map(item for item, _ in batch):
+            done += 1
             verdict = result.report.verdict if result.report else None
             right += verdict is expected[result.key]
             stages = result.report.stages_s if result.report else {}
@@ -119,6 +123,8 @@ def main(
                 scores += filter(None, [result.report.score_us])
                 for stage, stage_s in stages.items():
                     stages_s.setdefault(stage, []).append(stage_s)
+            if for_s is not None and passed_s >= for_s:
+                break
         took_s = time.monotonic() - start_s
     off = "–"
     if scores and alone:
@@ -133,9 +139,12 @@ def main(
     parts = (f"{stage} {sum(all_s) / len(all_s):.2f}" for stage, all_s in stages_s.items())
     click.echo(f"Mean seconds of a right one by stage: {', '.join(parts)}\n")
     click.echo(HEAD)
+    graded, rate = f"{count}", f"{count / took_s * 3600:,.0f}"
+    if done < count:
+        graded, rate = f"{done} of {count}", "–"
     click.echo(
-        f"| {what} | {sandbox} | {tests_at_once} | {count} | {took_s:.1f} | "
-        f"{count / took_s * 3600:,.0f} | {right} of {count} | {off} |"
+        f"| {what} | {sandbox} | {tests_at_once} | {graded} | {took_s:.1f} | {rate} | "
+        f"{right} of {done} | {off} |"
     )
 
 
