@@ -112,8 +112,9 @@ def main(
             timed = ""
             if result.report and "benchmark" in stages:
                 rounds = sum(case.rounds or 0 for case in result.report.cases)
-                cost_us = result.report.environment.get("round_cost_us")
-                timed = f", timed in {stages['benchmark']:.2f} s, {rounds} rounds at {cost_us} µs"
+                timed = f", timed in {stages['benchmark']:.2f} s, {rounds} rounds"
+                if (cost_us := result.report.environment.get("round_cost_us")) is not None:
+                    timed += f" that cost {cost_us} µs each"
             passed_s = time.monotonic() - start_s
             click.echo(f"{passed_s:.1f} s: {result.key}: {verdict}{timed}", err=True)
             if verdict is not expected[result.key]:

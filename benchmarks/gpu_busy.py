@@ -5,8 +5,8 @@
 FILE lies below `submissions/<problem>/`. Its tests pass in one warm sandbox, and its benchmarks run
 in others, as in a batch: three times without looking, and once with CUPTI watching. Prints the
 seconds of the benchmarks, how long kernels and copies of the judge's process ran, together, and the
-largest of them.
-Where they take less than the benchmarks, the judge or the submission is waited for.
+largest of them. Where they take less than the benchmarks, the judge or the submission is waited
+for.
 """
 
 from __future__ import annotations

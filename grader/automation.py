@@ -47,8 +47,8 @@ TESTS_AT_ONCE = 4
 MOST_WARM = 12
 """Sandboxes that a slot which tests on a GPU keeps ready, at most three for each of its share of
 the cores: as many as it tests in a turn, so that the processors compile kernels then, and start the
-next sandboxes while others are timed. One takes 0.2 GB of host memory."""
-WARM_TO_TIME = 4
+next sandboxes while others are timed."""
+WARM_TO_TIME = 3
 """Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
 memory that its largest case needed, of softmax about 25 GB."""
 TO_TIME = 32

@@ -93,8 +93,8 @@ def runner_environment(scratch: Path, jit: Path, device: RunnerDevice) -> dict[s
         "OMP_NUM_THREADS": cores,
         "MKL_NUM_THREADS": cores,
         "MAX_JOBS": cores,
-        # NumPy's BLAS starts a thread for each core when it is imported, and each of them waits for
-        # work as a loop for 2^26 cycles: 1.7 s of a core in all with 16. 2^4 is the least.
+        # NumPy's BLAS starts a thread for each core when it is imported, and each of them spins for
+        # 2^26 cycles before it sleeps. 2^4 is the least.
         "OPENBLAS_THREAD_TIMEOUT": "4",
     }
     if cuda:
