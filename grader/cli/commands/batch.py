@@ -174,15 +174,18 @@ def _here(
 
 def _write(lines: Iterator[Line], count: int, stream: TextIO) -> int:
     """Write the lines of results, and the rate to stderr. The exit status."""
+    is_terminal = sys.stderr.isatty()
+    start, end = ("\r", "") if is_terminal else ("", "\n")  # one line, or a log of lines
     start_s, graded, errors = time.monotonic(), 0, 0
     for done, line in enumerate(lines, 1):
         graded += "report" in line
         errors += "error" in line
         print(json.dumps(line), file=stream, flush=True)
         per_hour = graded / (time.monotonic() - start_s) * 3600
-        shown = f"\r{done} of {count}, {per_hour:,.0f} an hour"
-        print(shown, end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        shown = f"{done} of {count}, {per_hour:,.0f} an hour"
+        print(start + shown, end=end, file=sys.stderr, flush=True)
+    if is_terminal:
+        print(file=sys.stderr)
     return 3 if errors else 0
 
 

@@ -24,7 +24,8 @@ def test_files_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
         files[0]: "wrong_answer",
         files[1]: "compile_error",
     }
-    assert "2 of 2, " in output.err
+    progress = [line for line in output.err.split("\n") if line.endswith(" an hour")]
+    assert [line.split(", ")[0] for line in progress] == ["1 of 2", "2 of 2"]
 
 
 def test_a_line_of_json_may_hold_other_ends_of_lines(
