@@ -1,8 +1,9 @@
 """Gradings for programs: one at a time, or many side by side in sandboxes that stay warm.
 
-`grade` and `check` run in this process. A `Grader` has worker processes, several on a device. It
-tests first, several submissions at a time, and then times the ones that passed, one at a time on a
-device: a running submission could disturb another's times, so only fresh sandboxes are beside it.
+`grade` and `check` run in this process. A `Grader` has worker processes, several on a device. On a
+GPU it takes turns: it tests several submissions at a time, and then times the ones that passed, one
+at a time. Meanwhile processors compile the next ones. A running submission could disturb another's
+times, so only compilers and fresh sandboxes are beside it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ WARM_TO_TIME = 3
 memory that its largest case needed, of softmax about 25 GB."""
 TO_TIME = 32
 """Submissions that wait to be timed before tests of others stop."""
+COMPILED = 40
+"""Compiled submissions that wait to be tested before compiling stops: as many as are tested in a
+turn."""
+LAST_TO_TIME = 2
+"""Submissions that wait to be timed from which on slots are kept free for tests: those take as long
+as compiling one."""
 LOOKAHEAD = 128
 """Items that are read before they are needed."""
 TRIES = 2
@@ -276,6 +283,9 @@ class Grader:
             raise SandboxError(f"no worker process starts: {reasons[0]}")
 
 
+Step = Literal["compile", "test", "time"]
+
+
 @dataclass
 class _Job:
     item: Item
@@ -286,11 +296,13 @@ class _Job:
     failures: int = 0
     """How often its present step has ended without a verdict."""
     kernels: Path | None = None
-    """What is compiled for its tests, for its timing."""
+    """What is compiled, for its tests and its timing."""
+    step: Step = "test"
+    """Which step runs, or ran last."""
 
 
 class _Work:
-    """The items that are not done: to test, and to time."""
+    """The items that are not done: to compile, to test, and to time."""
 
     def __init__(
         self,
@@ -310,6 +322,9 @@ class _Work:
         self._ids = ids
         self._problems: dict[str, Problem] = {}
         self._failed: deque[Result] = deque()
+        self.to_compile: deque[_Job] = deque()
+        """Those to time on a GPU that need a compiler. They may also be tested at once, which
+        compiles them too."""
         self.to_test: deque[_Job] = deque()
         self.to_time: deque[_Job] = deque()
         self.is_read = False
@@ -318,12 +333,12 @@ class _Work:
     @property
     def is_left(self) -> bool:
         """Whether a job waits."""
-        return bool(self.to_test or self.to_time)
+        return bool(self.to_compile or self.to_test or self.to_time)
 
     @property
     def is_ahead(self) -> bool:
         """Whether enough items wait."""
-        return len(self.to_test) + len(self._failed) >= LOOKAHEAD
+        return len(self.to_compile) + len(self.to_test) + len(self._failed) >= LOOKAHEAD
 
     def read(self, limit_s: float) -> None:
         """Read items until enough wait, or `limit_s` seconds have passed; at least one if they do
@@ -343,7 +358,8 @@ class _Work:
                 job = _Job(item, problem, submission)
                 if item.benchmarks and (submission.uses_triton or submission.language == "cuda"):
                     job.kernels = self._kernels / str(next(self._ids))
-                self.to_test.append(job)
+                is_compiled_ahead = job.kernels is not None and self._place[0] == "cuda"
+                (self.to_compile if is_compiled_ahead else self.to_test).append(job)
             if time.monotonic() >= end_s:
                 return
 
@@ -362,14 +378,18 @@ class _Work:
             language=job.submission.language,
             source=job.submission.source,
             device=device,
-            benchmarks=job.passed is not None,
+            benchmarks=job.step == "time",
             passed=job.passed,
             kernels=job.kernels,
+            compile_only=job.step == "compile",
         )
 
     def end(self, job: _Job, outcome: TaskOutcome) -> Result | None:
         """The result of a job's step; None if the job goes on."""
         report = outcome.report
+        if job.step == "compile":  # if that has failed, its tests compile again, and say why
+            self.to_test.append(job)
+            return None
         if outcome.is_system_failure:
             job.failures += 1
             if job.failures < TRIES:
@@ -465,27 +485,47 @@ class _Lane:
             engine.close(0)
 
     def fill(self, work: _Work) -> None:
-        """Start as many jobs as there are free slots. A `.cu` file is compiled while others are
-        timed. Other submissions are tested or timed in turn: one that waits for the GPU alone holds
-        up tests, so those to time come together."""
-        if not work.to_test or self._compiles_aside(work) or len(work.to_time) >= TO_TIME:
+        """Start as many jobs as there are free slots. Submissions are tested or timed in turn: one
+        that waits for the GPU alone holds up tests, so those to time come together. Those of the
+        next turn are compiled while others are timed."""
+        if not work.to_test or len(work.to_time) >= TO_TIME:
             self.is_timing = True
         if not work.to_time:
             self.is_timing = False
-        while self.is_timing and work.to_time and self._start(self.timing, work.to_time, work):
+        while self.is_timing and self._start("time", work.to_time, work):
             pass
-        while work.to_test and (not self.is_timing or self._compiles_aside(work)):
-            if not self._start(self.testing, work.to_test, work):
-                return
+        while not self.is_timing and self._start("test", work.to_test, work):
+            pass
+        while self._compiles_more(work) and self._start("compile", work.to_compile, work):
+            pass
+        while self._tests_uncompiled(work) and self._start("test", work.to_compile, work):
+            pass
 
-    def _compiles_aside(self, work: _Work) -> bool:
-        """Whether the next test does not need the GPU yet."""
-        return self.device == "cuda" and work.to_test[0].submission.language == "cuda"
-
-    def _start(self, engine: LocalEngine, queue: deque[_Job], work: _Work) -> bool:
-        """Start the next job; whether there was a slot for it."""
-        if not any(slot.free for slot in engine.slots()):
+    def _compiles_more(self, work: _Work) -> bool:
+        """Whether to compile another submission now."""
+        if self.device == "cpu" or len(work.to_test) >= COMPILED or not self._uses_gpu_alone:
             return False
+        is_last = len(work.to_time) <= LAST_TO_TIME
+        return not (is_last and len(work.to_test) >= 2 * len(self.testing.slots()))
+
+    def _tests_uncompiled(self, work: _Work) -> bool:
+        """Whether the GPU has nothing else to do."""
+        if self.device == "cpu":
+            return True
+        return not (work.to_test or work.to_time or self._uses_gpu_alone)
+
+    @property
+    def _uses_gpu_alone(self) -> bool:
+        """Whether a submission is timed now, or is about to be."""
+        return self.is_timing or any(job.step == "time" for job in self.running.values())
+
+    def _start(self, step: Step, queue: deque[_Job], work: _Work) -> bool:
+        """Start the next job of a queue with this step; whether there was one, and a slot for
+        it."""
+        engine = self.timing if step == "time" else self.testing
+        if not queue or not any(slot.free for slot in engine.slots()):
+            return False
+        queue[0].step = step
         task = work.task(queue[0], self.device)
         try:
             engine.submit(task)

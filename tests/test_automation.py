@@ -19,7 +19,7 @@ import pytest
 import grader
 from grader import automation
 from grader.automation import Item, Result, load_problem, load_submission
-from grader.fleet.grading_engine import Task, WorkerSlot
+from grader.fleet.grading_engine import Task, TaskOutcome, WorkerSlot
 from grader.fleet.loaded_problems import ProblemFolders
 from grader.fleet.local_engine import LocalEngine
 from grader.judge.record import Device
@@ -27,7 +27,7 @@ from grader.problem import ProblemError
 from grader.report import PassedTests, Report, Verdict
 from grader.sandbox import SandboxError
 from grader.sandbox.gpu_info import Gpu, GpuDriver
-from grader.submission import Language, SubmissionError
+from grader.submission import SubmissionError
 from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
@@ -335,50 +335,148 @@ def test_the_runner_imports_nothing_for_programs() -> None:
 
 
 class Slots:
-    """Stands in for an engine; it runs nothing, and no slot becomes free again."""
+    """Stands in for an engine: it runs nothing, and a slot is free again once its step ends."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.names: list[str] = []
+        self.tasks: list[Task] = []
 
     def slots(self) -> list[WorkerSlot]:
         return [
-            WorkerSlot("", "cuda", "H100", free=n >= len(self.names)) for n in range(self.count)
+            WorkerSlot("", "cuda", "H100", free=n >= len(self.tasks)) for n in range(self.count)
         ]
 
     def submit(self, task: Task) -> None:
-        self.names.append(f"{task.language}, timed" if task.benchmarks else task.language)
+        self.tasks.append(task)
 
 
-@pytest.mark.parametrize(
-    ("waiting", "tested", "timed"),
-    [
-        (["python", "python"], ["python", "python"], []),
-        (["cuda", "cuda", "python"], ["cuda", "cuda"], ["cuda, timed"]),
-        (["cuda", "python"], ["cuda"], ["cuda, timed"]),
-        ([], [], ["cuda, timed"]),
-    ],
-    ids=["tests come first", "compiled meanwhile", "not tested meanwhile", "nothing to test"],
-)
-def test_a_cuda_file_is_compiled_while_another_is_timed(
-    tmp_path: Path, waiting: list[Language], tested: list[str], timed: list[str]
-) -> None:
-    problem = load_problem("softmax", "cuda", "process")
-    place: tuple[Device, Literal["process"]] = ("cuda", "process")
-    work = automation._Work(
-        problem, iter(()), itertools.count(1), place, ProblemFolders(), tmp_path
-    )
+class Turns:
+    """A device with two slots that test, and what waits for it; by the names of submissions."""
 
-    def job(language: Language) -> automation._Job:
-        submission = load_submission(problem, "source", language)
-        return automation._Job(Item("key", "source"), problem, submission)
+    def __init__(self, folder: Path, device: Device = "cuda") -> None:
+        self.problem = load_problem("softmax", device, "process")
+        place: tuple[Device, Literal["process"]] = (device, "process")
+        self.work = automation._Work(
+            self.problem, iter(()), itertools.count(1), place, ProblemFolders(), folder
+        )
+        self.testing, self.timing = Slots(2), Slots(1)
+        self.lane = automation._Lane(
+            device, cast("LocalEngine", self.testing), cast("LocalEngine", self.timing)
+        )
+        self.passed = PassedTests(
+            problem_digest=self.problem.digest,
+            submission_sha256="",
+            device=device,
+            seed=1,
+            cases=(),
+        )
 
-    work.to_test.extend(map(job, waiting))
-    work.to_time.append(job("cuda"))
-    work.to_time[0].passed = PassedTests(
-        problem_digest=problem.digest, submission_sha256="", device="cuda", seed=1, cases=()
-    )
-    testing, timing = Slots(2), Slots(1)
-    lane = automation._Lane("cuda", cast("LocalEngine", testing), cast("LocalEngine", timing))
-    lane.fill(work)
-    assert (testing.names, timing.names) == (tested, timed)
+    def add(self, queue: str, *names: str) -> None:
+        for name in names:
+            submission = dataclasses.replace(
+                load_submission(self.problem, "source", "python"), name=name
+            )
+            job = automation._Job(Item(name, "source"), self.problem, submission)
+            job.kernels = Path(name)
+            job.passed = self.passed if queue == "to_time" else None
+            getattr(self.work, queue).append(job)
+
+    def fill(self) -> list[str]:
+        """What starts now."""
+        before = len(self.testing.tasks), len(self.timing.tasks)
+        self.lane.fill(self.work)
+        started = self.testing.tasks[before[0] :] + self.timing.tasks[before[1] :]
+        return [f"{_step(task)} {task.name}" for task in started]
+
+    def end(self, name: str) -> None:
+        """The step of this submission ends well."""
+        for engine in (self.testing, self.timing):
+            for task in [task for task in engine.tasks if task.name == name]:
+                engine.tasks.remove(task)
+                job = self.lane.running.pop(task.id)
+                if task.compile_only:
+                    assert self.work.end(job, TaskOutcome(task.id, has_compiled=True)) is None
+                elif not task.benchmarks:
+                    job.passed = self.passed
+                    self.work.to_time.append(job)
+
+
+def _step(task: Task) -> str:
+    assert task.benchmarks == (task.passed is not None)
+    return "compile" if task.compile_only else "time" if task.benchmarks else "test"
+
+
+def test_the_next_are_compiled_while_one_is_timed(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    turns.add("to_compile", *"abcd")
+    assert turns.fill() == ["test a", "test b"], "the GPU has nothing else to do"
+    turns.end("a")
+    assert turns.fill() == ["compile c", "time a"]
+    turns.end("b")
+    assert turns.fill() == ["compile d"]
+    turns.end("c")
+    assert turns.fill() == [], "it waits for its turn"
+    turns.end("a")
+    assert turns.fill() == ["time b"]
+    turns.end("d")
+    turns.end("b")
+    assert turns.fill() == ["test c", "test d"]
+
+
+def test_tests_come_first(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    turns.add("to_compile", "a")
+    turns.add("to_test", "b")
+    turns.add("to_time", "c")
+    assert turns.fill() == ["test b"]
+    turns.end("b")
+    assert turns.fill() == ["compile a", "time c"]
+
+
+def test_no_more_is_compiled_than_is_tested_in_a_turn(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    turns.add("to_time", *map(str, range(automation.TO_TIME)))
+    turns.add("to_test", *map(str, range(automation.COMPILED)))
+    turns.add("to_compile", "a")
+    assert turns.fill() == ["time 0"]
+
+
+@pytest.mark.parametrize(("compiled", "more"), [(3, ["compile a"]), (4, [])])
+def test_slots_are_free_for_the_next_tests(tmp_path: Path, compiled: int, more: list[str]) -> None:
+    turns = Turns(tmp_path)
+    turns.add("to_time", *"xyz")
+    turns.add("to_test", *map(str, range(compiled)))
+    turns.lane.is_timing = True
+    turns.add("to_compile", "a")
+    assert turns.fill() == [*more, "time x"]
+
+
+def test_on_a_cpu_tests_compile(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, "cpu")
+    turns.add("to_compile", "a")
+    turns.add("to_test", "b")
+    assert turns.fill() == ["test b", "test a"]
+
+
+def test_a_compiler_that_fails_decides_nothing(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    turns.add("to_compile", "a")
+    job = turns.work.to_compile.popleft()
+    job.step = "compile"
+    assert turns.work.end(job, TaskOutcome(1, failure="no sandbox")) is None
+    assert (list(turns.work.to_test), job.failures) == ([job], 0)
+
+
+def test_what_is_to_be_timed_on_a_gpu_is_compiled_first(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    triton = (ROOT / "submissions/softmax/accepted/triton_softmax.py").read_text()
+    items = [
+        Item("triton", triton),
+        Item("cuda", "", language="cuda"),
+        Item("torch", "import torch"),
+        Item("check", triton, benchmarks=False),
+    ]
+    turns.work._items = iter(items)
+    turns.work.read(60)
+    assert [job.item.key for job in turns.work.to_compile] == ["triton", "cuda"]
+    assert [job.item.key for job in turns.work.to_test] == ["torch", "check"]

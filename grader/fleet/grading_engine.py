@@ -50,7 +50,9 @@ class Task:
     passed: PassedTests | None = None
     """Its tests, if they have passed before and are not to be run again."""
     kernels: Path | None = None
-    """A file for what was compiled, between the task that tests and the one that times."""
+    """A file for what was compiled, between tasks of the same submission."""
+    compile_only: bool = False
+    """Whether it only compiles into `kernels`, for the task that tests."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,15 @@ class TaskOutcome:
     failure: str | None = None
     """One line for the operator on why there is no report: the slot died, the problem is broken or
     has changed, or no sandbox started. Not the submission's fault, and not shown to its author."""
+    has_compiled: bool = False
+    """Whether it was a task that only compiles, which has no report."""
 
     @property
     def is_system_failure(self) -> bool:
         """Whether it gives no verdict on the submission, so the task should be tried again."""
-        return self.report is None or self.report.verdict is Verdict.JUDGE_ERROR
+        if self.report is None:
+            return not self.has_compiled
+        return self.report.verdict is Verdict.JUDGE_ERROR
 
     @property
     def failure_reason(self) -> str:

@@ -203,6 +203,7 @@ class _Supervisor:
             benchmarks=task.benchmarks,
             passed=task.passed,
             kernels=task.kernels,
+            compile_only=task.compile_only,
         )
         with self._lock:
             slot = self._slot()
@@ -355,7 +356,8 @@ class _Supervisor:
                 return  # about a task that was just cancelled
             if running is None or message.task != running.task.id:
                 raise _Fault("the slot sent a message about a task that it was not given")
-            outcome = TaskOutcome(running.task.id, message.report, message.failure)
+            compiled = message.has_compiled is not None
+            outcome = TaskOutcome(running.task.id, message.report, message.failure, compiled)
             if message.progress is None:
                 self._release()
                 if outcome.is_system_failure:  # the process may be broken

@@ -3,7 +3,8 @@
 ``python -m grader.fleet.worker_process --device cpu|cuda[:N] --sandbox docker|process [--warm N]``
 
 It reads a `TaskRequest` per line on stdin, and writes a `WorkerMessage` per line on stdout: `ready`
-once, then for each request any number of `progress`, and one `report` or `failure`. It has torch
+once, then for each request any number of `progress`, and one `report`, `failure` or, of a task that
+only compiles, `has_compiled`. It has torch
 imported, and keeps warm sandboxes, one or N, for the next submissions to a problem with the same
 limits.
 SIGTERM or the end of stdin ends it at once, even while it grades; its sandboxes end with it.
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from types import FrameType
-from typing import TYPE_CHECKING, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -71,6 +72,7 @@ class TaskRequest(_JsonLine):
     benchmarks: bool = True
     passed: PassedTests | None = None
     kernels: Path | None = None
+    compile_only: bool = False
 
 
 class WorkerReady(_JsonLine):
@@ -87,10 +89,11 @@ class WorkerMessage(_JsonLine):
     progress: Progress | None = None
     report: Report | None = None
     failure: str | None = None
+    has_compiled: Literal[True] | None = None
 
     @model_validator(mode="after")
     def _has_one_event(self) -> Self:
-        events = (self.ready, self.progress, self.report, self.failure)
+        events = (self.ready, self.progress, self.report, self.failure, self.has_compiled)
         if sum(event is not None for event in events) != 1:
             raise ValueError("a message has exactly one event")
         return self
@@ -119,18 +122,17 @@ class TaskRunner:
     def run(self, request: TaskRequest) -> None:
         """Grade one task, and send its progress and its outcome."""
         try:
-            report = self._grade(request)
+            message = self._run(request)
         except (ProblemError, SandboxError) as error:
-            self._send(WorkerMessage(task=request.task, failure=one_line(str(error))))
-        else:
-            self._send(WorkerMessage(task=request.task, report=report))
+            message = WorkerMessage(task=request.task, failure=one_line(str(error)))
+        self._send(message)
 
     def close(self) -> None:
         """End the warm sandboxes."""
         if self._pool is not None:
             self._pool.close()
 
-    def _grade(self, request: TaskRequest) -> Report:
+    def _run(self, request: TaskRequest) -> WorkerMessage:
         problem = Problem.load(request.folder)
         if problem.digest != request.digest:
             raise ProblemError(
@@ -138,16 +140,27 @@ class TaskRunner:
                 f" (digest {problem.digest[:12]}, not {request.digest[:12]})"
             )
         problem = self._on_this_device(problem)
-        return grade(
+        submission = Submission(request.name, request.language, request.source)
+        sandbox = self._warm_sandbox(RunnerLimits.of(problem.spec.limits))
+        if request.compile_only:
+            from grader.judge.compile_ahead import compile_ahead
+
+            assert request.kernels is not None
+            compile_ahead(
+                problem, submission, sandbox=sandbox, device=self._device, kernels=request.kernels
+            )
+            return WorkerMessage(task=request.task, has_compiled=True)
+        report = grade(
             problem,
-            Submission(request.name, request.language, request.source),
-            sandbox=self._warm_sandbox(RunnerLimits.of(problem.spec.limits)),
+            submission,
+            sandbox=sandbox,
             device=self._device,
             benchmarks=request.benchmarks,
             passed=request.passed,
             kernels=request.kernels,
             progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
+        return WorkerMessage(task=request.task, report=report)
 
     def _on_this_device(self, problem: Problem) -> Problem:
         if problem.imported is None or problem.imported.device == self._device:

@@ -41,7 +41,7 @@ name."""
 
 def case_shapes(
     problem: Problem,
-    code: ProblemCode,
+    code: ProblemCode | None,
     device: Device,
     drawn: Sequence[Case] = (),
     with_tests: bool = True,
@@ -49,7 +49,7 @@ def case_shapes(
 ) -> CaseShapes:
     """The shapes of all cases of a device, and of the `drawn` tests, which come after the listed
     ones; or of the tests alone, or the benchmarks. Those of listed cases are remembered for the
-    next gradings of this process."""
+    next gradings of this process. `code` is only used for others."""
     tests, shapes = problem.cases("test", device), list[Shape]()
     if not with_tests:
         tests, drawn = [], ()
@@ -68,7 +68,14 @@ def case_shapes(
     return CaseShapes(shapes, index, test_bytes)
 
 
-def _shape(problem: Problem, code: ProblemCode, case: Case) -> tuple[Shape, int]:
+def shapes_are_known(problem: Problem, device: Device) -> bool:
+    """Whether `case_shapes` of the listed cases needs no code of the problem."""
+    cases = problem.cases("test", device) + problem.cases("benchmark", device)
+    return all((problem.digest, device, case.name) in _KNOWN for case in cases)
+
+
+def _shape(problem: Problem, code: ProblemCode | None, case: Case) -> tuple[Shape, int]:
+    assert code is not None
     template = code.inputs(case, seed_for(0, case.name))
     values = [value for _, value in arguments_of(problem, case, template)]
     shape = {"values": list(map(pack, values)), **entry_of(problem, case)}

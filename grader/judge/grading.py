@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -95,6 +95,32 @@ def _code_of(
     with session.stopped():
         host = open_host(problem.imported.source, sandbox, device)
     return SetCode(problem, device, host, session.stopped)
+
+
+def load_request(problem: Problem, submission: Submission) -> dict[str, Any]:
+    """What a runner needs to know to load a submission: how its entry is called, and with what."""
+    spec = problem.spec
+    request: dict[str, Any] = {
+        "language": submission.language,
+        "source_bytes": len(submission.source),
+        "entry": spec.entry,
+        "names": [a.name for a in spec.args],
+        "roles": [a.role for a in spec.args],
+    }
+    if spec.nested:
+        request["parameters"] = spec.parameters
+    if optional := [a.name for a in spec.args if a.optional]:
+        request["optional"] = optional
+    if problem.imported is not None:
+        request |= problem.imported.convention()
+    if weights := [a.name for a in spec.args if a.weight]:
+        request["weights"] = weights
+    return request
+
+
+def given_files(problem: Problem) -> Mapping[str, bytes]:
+    """The files of another set that lie beside a submission, by path."""
+    return problem.imported.given_files if problem.imported is not None else {}
 
 
 class Grading:
@@ -208,21 +234,7 @@ class Grading:
         spec = self.problem.spec
         self._language = submission.language
         self.record.environment |= describe_language(submission)
-        request: dict[str, Any] = {
-            "language": submission.language,
-            "source_bytes": len(submission.source),
-            "entry": spec.entry,
-            "names": [a.name for a in spec.args],
-            "roles": [a.role for a in spec.args],
-        }
-        if spec.nested:
-            request["parameters"] = spec.parameters
-        if optional := [a.name for a in spec.args if a.optional]:
-            request["optional"] = optional
-        if self.problem.imported is not None:
-            request |= self.problem.imported.convention()
-        if self.code.has_weights:
-            request["weights"] = [a.name for a in spec.args if a.weight]
+        request = load_request(self.problem, submission)
         if submission.language == "cuda":
             request |= {
                 "prototypes": prototypes(spec),
@@ -245,14 +257,15 @@ class Grading:
                 request["library_bytes"] = len(library.content)
                 lend("library", library.content)
             needs_triton = self.device == "cuda" and submission.uses_triton
-            if needs_triton and (kernels := self._kept_kernels()) is not None:
+            kernels = self._kernels.read() if needs_triton and self._kernels is not None else None
+            if kernels is not None:
                 request["kernels_bytes"] = len(kernels)
                 lend("kernels", kernels)
-            elif needs_triton:
+            if needs_triton and (kernels is None or self.tests):
                 text = self._shapes_to_precompile()
                 request["cases_bytes"] = len(text)
                 lend("cases", text)
-            if self.problem.imported is not None and (files := self.problem.imported.given_files):
+            if files := given_files(self.problem):
                 request["files"] = {name: len(content) for name, content in files.items()}
                 lend("files", b"".join(files.values()))
             self.session.loading = True
@@ -279,10 +292,6 @@ class Grading:
         reserve_check_memory()
         self._is_precompiling = True
         return json.dumps(self._shapes.shapes).encode()
-
-    def _kept_kernels(self) -> bytes | None:
-        """What Triton compiled for the tests, if they have passed in another grading."""
-        return self._kernels.read() if self._kernels is not None and not self.tests else None
 
     def finish_precompiling(self) -> None:
         """End the processes that compile beside the tests, if there are any."""

@@ -1,20 +1,22 @@
-"""What was compiled for a submission's tests, kept for the grading that times it: Triton's cache,
-or the library of a `.cu` file.
+"""What was compiled of a submission, kept for its next sandbox: Triton's cache, or the library of a
+`.cu` file.
 
-Both gradings have a sandbox of their own. The bytes come from a sandbox of the submission and go
-only to another of the same submission: the judge stores them and never looks at them.
+Compiling, testing and timing may each have a sandbox of their own. The bytes come from a sandbox of
+the submission and go only to another of the same submission: the judge stores them and never looks
+at them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from grader.judge.session import Session
-from grader.wire import fixed_size_memfd
+from grader.wire import Reply, fixed_size_memfd
 
 KERNELS_BYTES = 64 << 20
 """The most that is taken. Memory is allocated only for what is written."""
@@ -40,12 +42,15 @@ class KeptKernels:
 
     def receive(self, session: Session) -> None:
         """Have the runner write it. Raises `SubmissionFault` when that fails."""
+        what = "handing over its kernels"
+        self.receive_reply(lambda fd: session.ask("keep_kernels", {}, RECEIVE_S, what, fds=(fd,)))
+
+    def receive_reply(self, ask: Callable[[int], Reply]) -> None:
+        """Lend memory to a request, and keep what its reply says was written there."""
         fd = fixed_size_memfd("kernels", KERNELS_BYTES)
         try:
-            what = "handing over its kernels"
-            reply = session.ask("keep_kernels", {}, RECEIVE_S, what, fds=(fd,))
-            if reply.calls:
-                self._write(os.pread(fd, min(reply.calls, KERNELS_BYTES), 0))
+            if length := ask(fd).calls:
+                self._write(os.pread(fd, min(length, KERNELS_BYTES), 0))
         finally:
             os.close(fd)
 

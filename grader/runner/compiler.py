@@ -1,15 +1,17 @@
-"""Compile a `.cu` file in a sandbox without a device, and hand over the library.
+"""Compile a submission in a sandbox without a device, and hand over what was made.
 
-A file that declares its launches goes through NVRTC, and its library is the device code. All others
-go through nvcc.
+A `.cu` file that declares its launches goes through NVRTC, and its library is the device code. All
+others go through nvcc. Of a Triton submission, what the compiler makes is Triton's cache.
 
-This module does not import torch, so it starts in a tenth of a second. It writes the library into
-memory that the judge lends, and its reply says the length. The library is as untrusted as the
-source.
+This module does not import torch, so it starts in a tenth of a second; for Triton it does so then.
+It writes the result into memory that the judge lends, and its reply says the length. The result is
+as untrusted as the source.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import shutil
 import socket
@@ -22,7 +24,7 @@ from typing import Any
 from grader.runner import nvcc, nvrtc
 from grader.runner.declared_launch import declared_launches, host_functions
 from grader.runner.entry_point import LoadError
-from grader.runner.load_submission import read_lent, write_lent
+from grader.runner.load_submission import read_lent, write_files, write_lent
 from grader.runner.prototype_check import checked_prototypes, chosen_prototypes
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
@@ -31,7 +33,11 @@ def serve(sock: socket.socket) -> None:
     """Answer requests until the judge hangs up."""
     with suppress(nvrtc.Unavailable):
         nvrtc.version()  # loads it while nothing waits for it
-    handlers: dict[str, Any] = {"hello": _hello, "compile": _compile}
+    handlers: dict[str, Any] = {
+        "hello": _hello,
+        "compile": _compile,
+        "compile_triton": _compile_triton,
+    }
     while True:
         try:
             request, fds = receive_request(sock)
@@ -85,6 +91,21 @@ def _compile(request: dict[str, Any], fds: list[int]) -> tuple[str, int]:
     with checked_prototypes(source, folder, target, prototypes, of_set):
         library = nvcc.library(source, folder, target, flags)
     return "", _write_library(fds[1], library.read_bytes())
+
+
+def _compile_triton(request: dict[str, Any], fds: list[int]) -> tuple[str, int]:
+    """Compile the Triton kernels of the source in the first lent file for the cases in the second,
+    and write Triton's cache to the third. Returns its length."""
+    gc.disable()  # of the time to import torch, collections of what stays alive take a fifth
+    from grader.runner.precompile import compile_alone
+
+    gc.enable()
+    source = read_lent(fds[0], request["source_bytes"])
+    cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
+    folder = Path(os.environ["GRADE_JIT"])
+    if "files" in request:
+        write_files(folder, fds[3], request["files"])
+    return "", compile_alone(source, request | {"cases": cases}, folder, fds[2])
 
 
 def _write_library(fd: int, library: bytes) -> int:

@@ -10,6 +10,9 @@ destroying one for each takes half a second. An entry that fails on them is call
 device instead. Each process takes the next case from one queue and reports that it has begun, so
 that the runner can wait for a compilation in progress instead of starting it again. The results of
 these calls are not used.
+
+`compile_alone` does the same in a sandbox without a device, before the tests, and hands over what
+Triton has made.
 """
 
 from __future__ import annotations
@@ -31,12 +34,15 @@ from typing import Any
 
 from grader.arena.layout import TensorSpec, tensor_like, unpack
 from grader.runner.entry_point import EntryPoint
+from grader.runner.kept_kernels import keep_kernels
 from grader.runner.load_submission import load_python
 from grader.runner.triton_key import TORCH_COMPILER
 
 MOST_PROCESSES = 4
 """Each takes about 100 MB, and 500 MB on the device if it needs a context. With eight, those of the
 warm sandboxes took so much of 16 cores that a batch made 3,500 tests an hour; with three, 4,800."""
+PROCESSES_ALONE = 3
+"""The same where the kernels are compiled before the tests, while another submission is timed."""
 CASE_TIMEOUT_S = 10.0
 """The longest wait for a case that is being compiled."""
 JOB, SOURCE = "precompile.json", "precompile.source"
@@ -55,10 +61,10 @@ class Precompiler:
         """False once a wait for a case has timed out."""
 
     @classmethod
-    def start(cls) -> Precompiler:
+    def start(cls, most: int = MOST_PROCESSES) -> Precompiler:
         """Fork the processes. Call before creating a CUDA context, which cannot be shared."""
         made = cls()
-        for _ in range(max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))):
+        for _ in range(max(1, min(most, len(os.sched_getaffinity(0)) // 2))):
             ours, theirs = _socket_pair()
             pid = os.fork()
             if pid == 0:
@@ -125,6 +131,23 @@ class Precompiler:
         for sock in [self._queue, *self._current]:
             sock.close()
         self._pids, self._current = [], {}
+
+
+def compile_alone(source: bytes, request: dict[str, Any], folder: Path, fd: int) -> int:
+    """Compile the kernels of the request's cases where there is no device, and write Triton's cache
+    into lent memory. Returns its length; 0 if nothing was compiled. What a submission does that
+    needs a device fails here, and is compiled beside its tests.
+
+    The request has the time for it, `limit_s`, and the device's compute capability."""
+    from grader.runner import triton_key, triton_launcher
+
+    triton_key.install()
+    triton_launcher.install()
+    _load_compiler()
+    precompiler = Precompiler.start(PROCESSES_ALONE)
+    precompiler.begin(source, folder, request)
+    precompiler.wait(request["limit_s"])
+    return keep_kernels(fd)
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:

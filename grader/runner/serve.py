@@ -162,11 +162,13 @@ class Server:
         folder = Path(os.environ["GRADE_JIT"])
         if "files" in request:
             write_files(folder, fds[-1], request["files"])
+        following = iter(fds[1:])
         if "kernels_bytes" in request:
-            restore_kernels(fds[1], request["kernels_bytes"])
+            restore_kernels(next(following), request["kernels_bytes"])
+        if "cases_bytes" not in request:
             self._end_precompiler()
-        if self.precompiler is not None and "cases_bytes" in request:
-            cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
+        elif self.precompiler is not None:
+            cases = json.loads(read_lent(next(following), request["cases_bytes"]))
             capability = torch.cuda.get_device_capability()
             job = request | {"cases": cases, "capability": capability}
             self.precompiler.begin(source, folder, job)

@@ -92,7 +92,7 @@ def self_contained_image(api: docker.APIClient, tag: str, device: RunnerDevice) 
     folder = PurePosixPath(python).parent
     environment["PATH"] = f"{folder}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
     environment["PYTHONPATH"] = str(_PACKAGE_PARENT)
-    if device == "cuda":
+    if device != "cpu":  # without a device, Triton's launchers are linked with them
         mounts += [_read_only(path, _DRIVER / path.name) for path in _driver_libraries()]
         environment["LD_LIBRARY_PATH"] = environment["TRITON_LIBCUDA_PATH"] = str(_DRIVER)
     return RunnerImage(tag, python, mounts, environment)

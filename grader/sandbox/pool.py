@@ -3,6 +3,7 @@
 A warm runner has imported torch and loaded Triton's compiler. Beside them wait small sandboxes that
 only compile. Each is handed out once and stopped by its user. Only then does the pool start the
 next ones, in the background: a start during a grading would disturb the times measured there.
+Those that compile are also replaced while no runner is in use.
 
 A pool of several replaces a runner at once only while few wait. The others it starts while none is
 in use, since gradings that come one after another need the processors. Starts go on during the next
@@ -98,7 +99,7 @@ class RunnerPool(Sandbox):
             with self._lock:
                 self._in_use -= is_main
             raise
-        lent = _LentRunner(started, self, is_main, refills=is_main and runner is not None)
+        lent = _LentRunner(started, self, is_main, is_warm=runner is not None)
         with self._lock:
             self._lent.add(lent)
         return lent
@@ -199,20 +200,24 @@ class RunnerPool(Sandbox):
         """Start the next runners once a warm one has been stopped."""
         with self._lock:
             self._lent.discard(lent)
-        if lent.refills and self._refills:
-            for kind in self._waiting:
-                self._fill(kind)
+            is_used = self._in_use > 0
+        if not lent.is_warm or not self._refills:
+            return
+        if lent.is_main:
+            self._fill(self._device)
+        if lent.is_main or not is_used:
+            self._fill("none")
 
 
 class _LentRunner(Runner):
     """A runner that is handed out and notifies the pool when it is stopped."""
 
-    def __init__(self, runner: Runner, pool: RunnerPool, is_main: bool, refills: bool) -> None:
+    def __init__(self, runner: Runner, pool: RunnerPool, is_main: bool, is_warm: bool) -> None:
         self.channel = runner.channel
         self.is_main = is_main
         """Whether it counts as in use."""
-        self.refills = refills
-        """Whether stopping it starts the next ones."""
+        self.is_warm = is_warm
+        """Whether it was taken from those that wait."""
         self._runner = runner
         self._pool = pool
         self._once = threading.Lock()

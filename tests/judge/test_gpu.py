@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
 
 from grader.arena import TensorSpec, arrange
 from grader.judge import grade
+from grader.judge.compile_ahead import compile_ahead
 from grader.judge.gpu.dma import CopyEngine, PairReader
 from grader.judge.integrity.call_order import CallOrderWatch
 from grader.judge.memory.shared_block import POLICY, SharedBlock
@@ -274,5 +277,54 @@ def test_kernels_that_are_none_gain_nothing(tmp_path: Path) -> None:
     again = graded("accepted/hostile_fakes_kernels.py", tmp_path / "kernels")
     tested = again(benchmarks=False)
     assert b"evil" in (tmp_path / "kernels").read_bytes()
+    timed = again(passed=PassedTests.of(tested))
+    assert (timed.verdict, timed.ranked) == (Verdict.ACCEPTED, True)
+
+
+def compiled(name: str, kernels: Path) -> bytes:
+    """What compiling a file below submissions/square/ ahead leaves there."""
+    problem = Problem.load(ROOT / "problems" / "square")
+    path = ROOT / "submissions" / "square" / name
+    submission = Submission.read(path, problem.spec.limits.source_bytes)
+    sandbox = make_sandbox("process")
+    compile_ahead(problem, submission, sandbox=sandbox, device="cuda", kernels=kernels)
+    return kernels.read_bytes()
+
+
+def test_kernels_are_compiled_before_the_tests_without_a_device(tmp_path: Path) -> None:
+    path = tmp_path / "kernels"
+    kept = compiled("accepted/triton_square.py", path)
+    ahead = cubins(kept)
+    assert ahead
+    tested = graded("accepted/triton_square.py", path)(benchmarks=False)
+    assert tested.verdict is Verdict.ACCEPTED
+    after = cubins(path.read_bytes())
+    assert ahead.items() <= after.items()
+    assert len(set(after.values())) == len(after), "a kernel was compiled twice"
+
+
+def cubins(kept: bytes) -> dict[str, bytes]:
+    """The kernels of the submission, by the names under which Triton finds them."""
+    with ZipFile(io.BytesIO(kept)) as archive:
+        names = [name for name in archive.namelist() if name.endswith("_square.cubin")]
+        return {name: archive.read(name) for name in names}
+
+
+def test_a_cuda_file_is_compiled_before_its_tests(tmp_path: Path) -> None:
+    compiled("accepted/cuda_square.cu", tmp_path / "kernels")
+    tested = graded("accepted/cuda_square.cu", tmp_path / "kernels")(benchmarks=False)
+    assert tested.verdict is Verdict.ACCEPTED
+    assert "compile" not in tested.stages_s
+
+
+def test_a_file_that_never_compiles_gains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.judge.compile_ahead.COMPILE_S", 3.0)
+    path = tmp_path / "kernels"
+    assert b"evil" in compiled("accepted/hostile_never_compiles.py", path)
+    again = graded("accepted/hostile_never_compiles.py", path)
+    tested = again(benchmarks=False)
+    assert tested.verdict is Verdict.ACCEPTED
     timed = again(passed=PassedTests.of(tested))
     assert (timed.verdict, timed.ranked) == (Verdict.ACCEPTED, True)
