@@ -7,8 +7,8 @@ Those that compile are also replaced while no runner is in use.
 
 A pool of several replaces a runner at once only while few wait. The others it starts while none is
 in use, since gradings that come one after another need the processors. Starts go on during the next
-gradings; but the runner that is next opens its GPU only while none is handed out, since opening one
-makes others wait in the driver.
+gradings; but runners open their GPU only while none is handed out, since opening one makes others
+wait in the driver.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import Self
 
 from grader.sandbox.base import (
@@ -36,6 +37,9 @@ FEW = 4
 """Runners, and compilers, that a pool keeps waiting at any time."""
 IDLE_S = 5.0
 """How often a pool that has more than a few starts one of those, if none is in use."""
+OPEN = 2
+"""Of the runners that wait, those that open their GPU: the next one, so that no grading waits for
+it, and the one behind it, while the next grading begins."""
 
 
 class RunnerPool(Sandbox):
@@ -180,18 +184,17 @@ class RunnerPool(Sandbox):
                 started.add_done_callback(lambda _: self._open_next())
 
     def _open_next(self) -> None:
-        """Have the next runner open its GPU, unless one is in use. Not those behind it: the clock
-        is calibrated while the next grading begins."""
+        """Have the next runners open their GPU, unless one is in use."""
         with self._lock:
-            if self._device == "cpu" or self._in_use or not self._waiting[self._device]:
+            if self._device == "cpu" or self._in_use:
                 return
-            following = self._waiting[self._device][0]
-            if following.done() and not following.cancelled() and following.exception() is None:
-                with suppress(WireError, OSError):  # it has ended, which its user will see
-                    send_request(following.result().channel, {"kind": "open_device"})
+            for following in islice(self._waiting[self._device], OPEN):
+                if following.done() and not following.cancelled() and not following.exception():
+                    with suppress(WireError, OSError):  # it has ended, which its user will see
+                        send_request(following.result().channel, {"kind": "open_device"})
 
     def _on_stopping(self, lent: _LentRunner) -> None:
-        """Nothing is measured any more: the next runner opens its GPU while this one ends."""
+        """Nothing is measured any more: the next runners open their GPU while this one ends."""
         with self._lock:
             self._in_use -= lent.is_main
         self._open_next()

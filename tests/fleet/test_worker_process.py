@@ -207,6 +207,19 @@ def test_stray_prints_go_to_stderr() -> None:
     assert ended.stderr.decode().split("\n")[:2] == ["printed by a library", "printed by a child"]
 
 
+def test_a_task_that_only_compiles_has_no_report(tmp_path: Path) -> None:
+    """A file that has no kernels to compile here starts no sandbox."""
+    sent: list[WorkerMessage] = []
+    runner = TaskRunner(NoSandbox(), "cpu", sent.append)
+    compiling = {"compile_only": True, "kernels": tmp_path / "kernels"}
+    try:
+        runner.run(request(5, "accepted/triton_softmax.py").model_copy(update=compiling))
+    finally:
+        runner.close()
+    assert sent == [WorkerMessage(task=5, has_compiled=True)]
+    assert not (tmp_path / "kernels").exists()
+
+
 def test_the_largest_request_fits() -> None:
     full = request(1 << 62, "accepted/torch_softmax.py").model_copy(
         update={"source": b"\xff\n" * (MAX_SOURCE_BYTES // 2), "name": "n" * 255}

@@ -179,6 +179,19 @@ def test_writes_after_a_probe_are_detected() -> None:
         block.close()
 
 
+@pytest.mark.parametrize("words", [0, 1, 8191, 8192, 3 * 8192 + 5])
+def test_a_word_that_differs_is_found_wherever_it_is(words: int) -> None:
+    from grader.judge.memory.words_kernel import are_alike
+
+    a = torch.randint(1 << 62, (words,), device="cuda")
+    assert are_alike(a, a.clone())
+    for at in {0, words // 2, words - 1} if words else ():
+        for bit in (0, 63):
+            b = a.clone()
+            b[at] ^= (1 << bit) if bit < 63 else -(1 << 63)
+            assert not are_alike(a, b)
+
+
 @pytest.mark.parametrize("probes", [1, 3, 2 * POLICY.kept_probes])
 def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
     words = TensorSpec(0, "int64", (1 << 20,), (1,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import socket
 import subprocess
@@ -9,9 +11,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from grader.arena import TensorSpec, pack
 from grader.runner import compiler
 from grader.runner import nvcc as nvcc_module
 from grader.wire import Reply, Status, fixed_size_memfd, receive_reply, sealed_memfd, send_request
@@ -145,3 +149,99 @@ def test_it_imports_no_torch() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def _double(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+def double(x, out):
+    _double[(1,)](x, out, x.numel(), BLOCK=256)
+"""
+
+
+@pytest.fixture
+def triton_compiler(tmp_path: Path) -> Iterator[Callable[[str], dict[str, bytes]]]:
+    """A runner without a device, in a process of its own; what it hands over for a source with the
+    entry `double(x, out)`, by name."""
+    started = []
+
+    def compiled(source: str, limit_s: float = PATIENCE_S) -> dict[str, bytes]:
+        judge, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = ["-m", "grader.runner", "--fd", str(far.fileno()), "--device", "none"]
+        (tmp_path / "jit" / "triton").mkdir(parents=True)
+        started.append(
+            subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                pass_fds=[far.fileno()],
+                env=os.environ
+                | {
+                    "GRADE_JIT": str(tmp_path / "jit"),
+                    "TRITON_CACHE_DIR": str(tmp_path / "jit" / "triton"),
+                    "TRITON_HOME": str(tmp_path / "jit"),
+                },
+            )
+        )
+        far.close()
+        vectors = [TensorSpec(0, "fp32", (n,), (1,)) for n in (256, 255)]
+        cases = json.dumps([{"values": [pack(v), pack(v)]} for v in vectors]).encode()
+        fds = (
+            sealed_memfd("source", source.encode()),
+            sealed_memfd("cases", cases),
+            fixed_size_memfd("kernels", 1 << 24),
+        )
+        request = {
+            "kind": "compile_triton",
+            "sequence": 7,
+            "language": "python",
+            "source_bytes": len(source.encode()),
+            "cases_bytes": len(cases),
+            "entry": "double",
+            "names": ["x", "out"],
+            "roles": ["in", "out"],
+            "capability": [9, 0],
+            "limit_s": limit_s,
+        }
+        try:
+            send_request(judge, request, fds)
+            reply = receive_reply(judge, 2 * PATIENCE_S)
+            assert reply.status is Status.OK, reply.text
+            packed = os.pread(fds[2], reply.calls, 0)
+        finally:
+            judge.close()
+            for fd in fds:
+                os.close(fd)
+        with ZipFile(io.BytesIO(packed)) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+    yield compiled
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_triton_kernels_are_compiled_without_a_device(
+    triton_compiler: Callable[[str], dict[str, bytes]],
+) -> None:
+    """One for a length that 16 divides, and one for others."""
+    kept = triton_compiler(TRITON)
+    assert len([name for name in kept if name.endswith("/_double.cubin")]) == 2
+
+
+def test_a_file_that_never_returns_hands_over_what_is_there(
+    triton_compiler: Callable[[str, float], dict[str, bytes]],
+) -> None:
+    waits = """
+import os, time
+from pathlib import Path
+Path(os.environ["TRITON_CACHE_DIR"], "evil").symlink_to("/etc/passwd")
+time.sleep(1000)
+"""
+    kept = triton_compiler(waits, 2.0)
+    assert kept["evil"] == Path("/etc/passwd").read_bytes()

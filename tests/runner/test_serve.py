@@ -677,6 +677,25 @@ def test_the_next_runner_gets_what_triton_compiled(
         "roles": ROLES,
     }
     loaded = judge.ask("load", fds, **request)
-    for lent in fds:
-        os.close(lent)
     assert loaded.status is Status.OK, loaded.text
+    # The runner that tests it gets the shapes of its cases too, to compile what is missing.
+    shutil.rmtree(cache)
+    cases = b'[{"values": []}]'
+    more = (*fds, sealed_memfd("cases", cases))
+    begun = begin_precompiling(judge, monkeypatch)
+    assert judge.ask("load", more, **request, cases_bytes=len(cases)).status is Status.OK
+    for lent in more:
+        os.close(lent)
+    assert begun == [[{"values": []}]]
+
+
+def begin_precompiling(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Has the runner a precompiler; the cases of each request that it is given."""
+    begun: list[object] = []
+
+    def begin(source: bytes, folder: Path, request: dict[str, Any]) -> None:
+        begun.append(request["cases"])
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    judge.server.precompiler = SimpleNamespace(begin=begin)  # type: ignore[assignment]
+    return begun

@@ -142,25 +142,23 @@ def told(runner: FakeRunner) -> list[str]:
     return kinds
 
 
-def test_of_those_that_wait_only_the_next_opens_its_gpu(sandbox: RecordingSandbox) -> None:
+def test_of_those_that_wait_only_the_next_two_open_their_gpu(sandbox: RecordingSandbox) -> None:
     """And only while none is in use: others would wait in the driver, and times be longer."""
-    with RunnerPool(sandbox, LIMITS, "cuda", size=2) as pool:
-        until(lambda: len(sandbox.started) == 2)
+    with RunnerPool(sandbox, LIMITS, "cuda", size=3) as pool:
+        until(lambda: len(sandbox.started) == 3)
         # The first that started need not be the first in the queue.
-        until(lambda: any(has_request(runner.far) for _, _, runner in sandbox.started))
+        until(lambda: sum(has_request(runner.far) for _, _, runner in sandbox.started) == 2)
         taken = pool.start(LIMITS, "cuda")
-        first, second = sorted(
-            (runner for _, _, runner in sandbox.started),
-            key=lambda runner: runner.channel is not taken.channel,
-        )
-        assert set(told(first)) == {"open_device"}
+        own = next(r for _, _, r in sandbox.started if r.channel is taken.channel)
+        others = [r for _, _, r in sandbox.started if r is not own]
+        assert set(told(own)) == {"open_device"}
         time.sleep(0.05)
-        assert told(second) == []
+        assert sorted(set(told(runner)) for runner in others) == [set(), {"open_device"}]
         taken.stop()
-        assert set(told(second)) == {"open_device"}
-        third = sandbox.runner(2)
+        assert [set(told(runner)) for runner in others] == 2 * [{"open_device"}]
+        fourth = sandbox.runner(3)
         time.sleep(0.05)
-        assert told(third) == []
+        assert told(fourth) == []
         assert not any(has_request(compiler.far) for compiler in sandbox.compilers)
 
 
@@ -242,6 +240,17 @@ def test_a_compiler_that_outlives_its_runner_is_replaced(
         until(lambda: len(sandbox.compilers) == 2)
     time.sleep(0.05)
     assert [compiler.final is None for compiler in sandbox.compilers] == [False, True]
+
+
+def test_a_compiler_is_replaced_while_no_runner_is_in_use(
+    pool: RunnerPool, sandbox: RecordingSandbox
+) -> None:
+    """As where submissions are compiled while another process times others."""
+    for count in range(1, 4):
+        until(lambda count=count: len(sandbox.compilers) == count)  # type: ignore[misc]
+        pool.start(LIMITS, "none").stop()
+    until(lambda: len(sandbox.compilers) == 4)
+    assert len(sandbox.started) == 1
 
 
 def test_a_compiler_with_other_limits_starts_cold(

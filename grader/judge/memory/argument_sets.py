@@ -99,7 +99,7 @@ class ArgumentSets(SharedBlock):
         last = self.snapshot[self._writable(self._only)]
         for kept, lent in pieces(last, self._outputs(), elements=8 * MOST_ELEMENTS):
             now = lent.clone()
-            changed = changed or not torch.equal(now.view(torch.int64), kept.view(torch.int64))
+            changed = changed or not _are_alike(now, kept)
             kept.copy_(now)
         self.settle()
         return changed
@@ -117,8 +117,7 @@ class ArgumentSets(SharedBlock):
         """What was written besides outputs, in words; None when nothing was. After a call of a
         single set, among its inputs: the others are overwritten before they are used."""
         inputs = self._readable(self._only)
-        now, before = self.lent[inputs], self.shadow[inputs]
-        if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
+        if not _are_alike(self.lent[inputs], self.shadow[inputs]):
             return self._tampered_input()
         own = slice(None) if self._only is None else self._only
         if not torch.equal(self.snapshot[self._guards[own]], self._clean_guards[own]):
@@ -195,6 +194,16 @@ class ArgumentSets(SharedBlock):
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
         offsets = torch.arange(GUARD_BYTES, device=self.device)
         return (starts[:, None] + offsets[None, :]).reshape(self.count, -1)
+
+
+def _are_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether regions of whole words hold the same bytes."""
+    a, b = a.view(torch.int64), b.view(torch.int64)
+    if not a.is_cuda:
+        return torch.equal(a, b)
+    from grader.judge.memory.words_kernel import are_alike
+
+    return are_alike(a, b)
 
 
 def _is_untouched(after: torch.Tensor, before: torch.Tensor | None) -> bool:
