@@ -41,8 +41,6 @@ from grader.runner.triton_key import TORCH_COMPILER
 MOST_PROCESSES = 4
 """Each takes about 100 MB, and 500 MB on the device if it needs a context. With eight, those of the
 warm sandboxes took so much of 16 cores that a batch made 3,500 tests an hour; with three, 4,800."""
-PROCESSES_ALONE = 3
-"""The same where the kernels are compiled before the tests, while another submission is timed."""
 CASE_TIMEOUT_S = 10.0
 """The longest wait for a case that is being compiled."""
 JOB, SOURCE = "precompile.json", "precompile.source"
@@ -61,10 +59,10 @@ class Precompiler:
         """False once a wait for a case has timed out."""
 
     @classmethod
-    def start(cls, most: int = MOST_PROCESSES) -> Precompiler:
+    def start(cls) -> Precompiler:
         """Fork the processes. Call before creating a CUDA context, which cannot be shared."""
         made = cls()
-        for _ in range(max(1, min(most, len(os.sched_getaffinity(0)) // 2))):
+        for _ in range(max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))):
             ours, theirs = _socket_pair()
             pid = os.fork()
             if pid == 0:
@@ -135,8 +133,8 @@ class Precompiler:
 
 def compile_alone(source: bytes, request: dict[str, Any], folder: Path, fd: int) -> int:
     """Compile the kernels of the request's cases where there is no device, and write Triton's cache
-    into lent memory. Returns its length; 0 if nothing was compiled. What a submission does that
-    needs a device fails here, and is compiled beside its tests.
+    into lent memory. Returns its length. What needs a device fails here, and is compiled beside the
+    tests.
 
     The request has the time for it, `limit_s`, and the device's compute capability."""
     from grader.runner import triton_key, triton_launcher
@@ -144,7 +142,7 @@ def compile_alone(source: bytes, request: dict[str, Any], folder: Path, fd: int)
     triton_key.install()
     triton_launcher.install()
     _load_compiler()
-    precompiler = Precompiler.start(PROCESSES_ALONE)
+    precompiler = Precompiler.start()
     precompiler.begin(source, folder, request)
     precompiler.wait(request["limit_s"])
     return keep_kernels(fd)

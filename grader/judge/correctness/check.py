@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from grader.judge.correctness.error_bound import ErrorBound, least_number
+from grader.judge.correctness.error_bound import ErrorBound, least_number, linear_bound
 from grader.judge.correctness.likely_cause import coarse_format, likely_cause
 from grader.judge.correctness.rounding import bias_in_words, bias_used, rounding_bias
 from grader.judge.memory.shared_block import bits, poison_of
@@ -36,6 +36,8 @@ TILE = 64
 MIN_NORM_SHARE = 1e-3
 """A slice's relative error is taken relative to at least this share of the RMS of all slices'
 reference norms, so that a nearly empty slice does not dominate."""
+LEAST = math.ulp(0.0)
+"""The smallest positive number, in place of an allowed error of 0, by which none can be divided."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,8 @@ class _Piece:
 
     @cached_property
     def error(self) -> torch.Tensor:
-        return self.where_finite((self.out - self.exact).abs_())
+        """With its sign, as every share of it: norms need no magnitudes."""
+        return self.where_finite(self.out - self.exact)
 
     @cached_property
     def change(self) -> torch.Tensor:
@@ -307,14 +310,17 @@ class _Piece:
 
     def share(self) -> torch.Tensor:
         """Each error divided by the elementwise bound."""
-        allowed = self.change.abs().mul_(self.tolerance.rtol).add_(self.tolerance.atol)
-        return _share(self.error, allowed)
+        least = max(self.tolerance.atol, LEAST)
+        return torch.div(self.error, linear_bound(self.change, self.tolerance.rtol, least))
 
     def share_of_bound(self) -> torch.Tensor:
         """Each error divided by what rounding may explain."""
         assert self.bound is not None
         allowed = self.bound.allowed(self.expected, self.stored.dtype)
-        return _share(self.error, self.where_finite(allowed))
+        # Not a number where the magnitude is none.
+        return torch.div(self.error, allowed, out=allowed).nan_to_num_(
+            nan=0.0, posinf=math.inf, neginf=-math.inf
+        )
 
     def scale(self) -> torch.Tensor:
         """What relative L2 errors are relative to."""
@@ -436,7 +442,7 @@ def _check(
 
     failure, wrong = None, None
     if shares["element"] > 1:
-        wrong = whole.where(lambda piece: piece.share() > 1)
+        wrong = whole.where(lambda piece: piece.share().abs() > 1)
         failure = (
             f"{_count(wrong)} of {out.numel()} elements of '{name}' are off by more than "
             f"the tolerance {tolerance.atol:g} + {tolerance.rtol:g}·|expected|"
@@ -450,7 +456,7 @@ def _check(
         )
     elif shares["budget"] > 1:
         if bound is not None:
-            wrong = whole.where(lambda piece: piece.share_of_bound() > 1)
+            wrong = whole.where(lambda piece: piece.share_of_bound().abs() > 1)
         failure = (
             f"'{name}' is off by up to {values['largest']:.2g}, {budget:.2g} times its error "
             f"budget ({budget_words})"
@@ -460,7 +466,7 @@ def _check(
     mismatch = None
     if failure is not None:
         if wrong is None:
-            wrong = whole.where(lambda piece: piece.error == values["largest"])
+            wrong = whole.where(lambda piece: piece.error.abs() == values["largest"])
         failure += f"; {_worst_element(whole, wrong)}"
         if explained:
             cause = likely_cause(out, truth, initial, wrong)
@@ -498,7 +504,7 @@ def _measures(piece: _Piece, sums: _SliceSums) -> dict[str, torch.Tensor]:
     found["change"] = _norm(scale)
     sums.add(piece.error, scale)
     if piece.eager is not None:
-        own_error = piece.where_finite((widened(piece.eager) - piece.exact).abs_())
+        own_error = piece.where_finite(widened(piece.eager) - piece.exact)
         found |= _budget_inputs(own_error, piece.exact)
     if piece.bound is not None:
         found["bound"] = _largest(piece.share_of_bound())
@@ -531,17 +537,12 @@ def _worst_element(whole: _Comparison, wrong: torch.Tensor) -> str:
     for piece in whole.pieces():
         is_wrong = flat[start : start + len(piece.error)]
         start += len(is_wrong)
-        errors = torch.where(is_wrong, piece.error, -1.0)
+        errors = torch.where(is_wrong, piece.error.abs(), -1.0)
         index = int(errors.argmax())
         if (error := float(errors[index])) > largest:
             largest, got, wanted = error, float(piece.out[index]), float(piece.exact[index])
     digits = 4 if abs(got - wanted) > 1e-3 * abs(wanted) else 9
     return f"the worst is {got:.{digits}g} instead of {wanted:.{digits}g}"
-
-
-def _share(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Each error divided by what is allowed; 0 where both are zero. Overwrites `allowed`."""
-    return torch.div(error, allowed, out=allowed).nan_to_num_(nan=0.0, posinf=math.inf)
 
 
 def _never_written(

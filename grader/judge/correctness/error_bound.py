@@ -61,9 +61,15 @@ class ErrorBound:
         reference rounded to `dtype`, the output's: the bound, plus a unit in the last place for
         rounding the output in any direction, plus the smallest number that hardware does not flush
         to zero."""
-        allowed: torch.Tensor = self.magnitude.abs() * self.relative
-        allowed += expected.double().abs().mul_(torch.finfo(dtype).eps)
-        return allowed.add_(least_number(dtype))
+        allowed = linear_bound(self.magnitude, self.relative, least_number(dtype))
+        return allowed.add_(expected.abs(), alpha=torch.finfo(dtype).eps)
+
+
+def linear_bound(size: torch.Tensor, relative: float, least: float) -> torch.Tensor:
+    """``least + relative·|size|`` of float64 elements. Memory limits a check on a GPU, so it is
+    read and written no oftener than PyTorch needs."""
+    allowed = size.abs()
+    return torch.add(torch.tensor(least, dtype=torch.float64), allowed, alpha=relative, out=allowed)
 
 
 def error_bounds(
