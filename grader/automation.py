@@ -57,9 +57,9 @@ TO_TIME = 32
 COMPILED = 40
 """Compiled submissions that wait to be tested before compiling stops: as many as are tested in a
 turn."""
-LAST_TO_TIME = 2
-"""Submissions that wait to be timed from which on slots are kept free for tests: those take as long
-as compiling one."""
+LAST_TO_TIME = 1
+"""Submissions that wait to be timed from which on slots are kept free for tests: timing them takes
+as long as compiling another."""
 LOOKAHEAD = 128
 """Items that are read before they are needed."""
 TRIES = 2
@@ -502,15 +502,16 @@ class _Lane:
             pass
 
     def _compiles_more(self, work: _Work) -> bool:
-        """Whether to compile another submission now. One slot does not: six compilers of `.cu`
-        files took all of 16 processors, and timings a quarter longer."""
+        """Whether to compile another submission now. One slot does not if it is a `.cu` file: nvcc
+        has a thread for each processor. With six at a time, timings took a quarter longer."""
         if self.device == "cpu" or len(work.to_test) >= COMPILED or not self._uses_gpu_alone:
             return False
         slots = len(self.testing.slots())
-        if sum(job.step == "compile" for job in self.running.values()) >= max(1, slots - 1):
+        compiling = sum(job.step == "compile" for job in self.running.values())
+        is_cuda = bool(work.to_compile) and work.to_compile[0].submission.language == "cuda"
+        if is_cuda and compiling >= max(1, slots - 1):
             return False
-        is_last = len(work.to_time) <= LAST_TO_TIME
-        return not (is_last and len(work.to_test) >= 2 * slots)
+        return len(work.to_time) > LAST_TO_TIME or len(work.to_test) < slots
 
     def _tests_uncompiled(self, work: _Work) -> bool:
         """Whether the GPU has nothing else to do."""

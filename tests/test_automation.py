@@ -27,7 +27,7 @@ from grader.problem import ProblemError
 from grader.report import PassedTests, Report, Verdict
 from grader.sandbox import SandboxError
 from grader.sandbox.gpu_info import Gpu, GpuDriver
-from grader.submission import SubmissionError
+from grader.submission import Language, SubmissionError
 from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
@@ -373,8 +373,9 @@ class Turns:
 
     def add(self, queue: str, *names: str) -> None:
         for name in names:
+            language: Language = "cuda" if name.endswith(".cu") else "python"
             submission = dataclasses.replace(
-                load_submission(self.problem, "source", "python"), name=name
+                load_submission(self.problem, "source", language), name=name
             )
             job = automation._Job(Item(name, "source"), self.problem, submission)
             job.kernels = Path(name)
@@ -413,9 +414,9 @@ def test_the_next_are_compiled_while_one_is_timed(tmp_path: Path) -> None:
     turns.end("a")
     assert turns.fill() == ["compile c", "time a"]
     turns.end("b")
-    assert turns.fill() == [], "a slot is left to the processors"
+    assert turns.fill() == ["compile d"]
     turns.end("c")
-    assert turns.fill() == ["compile d"], "the test of c waits for its turn"
+    assert turns.fill() == [], "it waits for its turn"
     turns.end("a")
     assert turns.fill() == ["time b"]
     turns.end("d")
@@ -441,14 +442,23 @@ def test_no_more_is_compiled_than_is_tested_in_a_turn(tmp_path: Path) -> None:
     assert turns.fill() == ["time 0"]
 
 
-@pytest.mark.parametrize(("compiled", "more"), [(3, ["compile a"]), (4, [])])
+@pytest.mark.parametrize(("compiled", "more"), [(1, ["compile a"]), (2, [])])
 def test_slots_are_free_for_the_next_tests(tmp_path: Path, compiled: int, more: list[str]) -> None:
     turns = Turns(tmp_path)
-    turns.add("to_time", *"xyz")
+    turns.add("to_time", *"xy")
     turns.add("to_test", *map(str, range(compiled)))
     turns.lane.is_timing = True
     turns.add("to_compile", "a")
     assert turns.fill() == [*more, "time x"]
+
+
+def test_nvcc_leaves_a_slot_to_the_processors(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    turns.add("to_compile", "a.cu", "b.cu", "c")
+    turns.add("to_time", *"xyz")
+    assert turns.fill() == ["compile a.cu", "time x"]
+    turns.work.to_compile.popleft()
+    assert turns.fill() == ["compile c"]
 
 
 def test_on_a_cpu_tests_compile(tmp_path: Path) -> None:
