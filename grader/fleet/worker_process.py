@@ -141,11 +141,13 @@ class TaskRunner:
             )
         problem = self._on_this_device(problem)
         submission = Submission(request.name, request.language, request.source)
-        sandbox = self._warm_sandbox(RunnerLimits.of(problem.spec.limits))
+        limits = RunnerLimits.of(problem.spec.limits)
         if request.compile_only:
             from grader.judge.compile_ahead import compile_ahead
 
             assert request.kernels is not None
+            # A pool for other limits stays: those that are tested next may need it.
+            sandbox = self._pool if self._pool and limits == self._limits else self._sandbox
             compile_ahead(
                 problem, submission, sandbox=sandbox, device=self._device, kernels=request.kernels
             )
@@ -153,7 +155,7 @@ class TaskRunner:
         report = grade(
             problem,
             submission,
-            sandbox=sandbox,
+            sandbox=self._warm_sandbox(limits),
             device=self._device,
             benchmarks=request.benchmarks,
             passed=request.passed,
