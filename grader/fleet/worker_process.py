@@ -120,9 +120,13 @@ class TaskRunner:
         digest."""
 
     def run(self, request: TaskRequest) -> None:
-        """Grade one task, and send its progress and its outcome."""
+        """Run one task, and send its progress and its outcome."""
         try:
-            message = self._run(request)
+            if request.compile_only:
+                self._compile(request)
+                message = WorkerMessage(task=request.task, has_compiled=True)
+            else:
+                message = WorkerMessage(task=request.task, report=self._grade(request))
         except (ProblemError, SandboxError) as error:
             message = WorkerMessage(task=request.task, failure=one_line(str(error)))
         self._send(message)
@@ -132,37 +136,41 @@ class TaskRunner:
         if self._pool is not None:
             self._pool.close()
 
-    def _run(self, request: TaskRequest) -> WorkerMessage:
-        problem = Problem.load(request.folder)
-        if problem.digest != request.digest:
-            raise ProblemError(
-                f"{request.folder}: the problem has changed since this was submitted"
-                f" (digest {problem.digest[:12]}, not {request.digest[:12]})"
-            )
-        problem = self._on_this_device(problem)
-        submission = Submission(request.name, request.language, request.source)
-        limits = RunnerLimits.of(problem.spec.limits)
-        if request.compile_only:
-            from grader.judge.compile_ahead import compile_ahead
-
-            assert request.kernels is not None
-            # A pool for other limits stays: those that are tested next may need it.
-            sandbox = self._pool if self._pool and limits == self._limits else self._sandbox
-            compile_ahead(
-                problem, submission, sandbox=sandbox, device=self._device, kernels=request.kernels
-            )
-            return WorkerMessage(task=request.task, has_compiled=True)
-        report = grade(
+    def _grade(self, request: TaskRequest) -> Report:
+        problem, submission = self._loaded(request)
+        return grade(
             problem,
             submission,
-            sandbox=self._warm_sandbox(limits),
+            sandbox=self._warm_sandbox(RunnerLimits.of(problem.spec.limits)),
             device=self._device,
             benchmarks=request.benchmarks,
             passed=request.passed,
             kernels=request.kernels,
             progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
-        return WorkerMessage(task=request.task, report=report)
+
+    def _compile(self, request: TaskRequest) -> None:
+        from grader.judge.compile_ahead import compile_ahead
+
+        problem, submission = self._loaded(request)
+        # A pool for other limits stays: those that are tested next may need it.
+        fits = self._limits == RunnerLimits.of(problem.spec.limits)
+        sandbox = self._pool if self._pool is not None and fits else self._sandbox
+        assert request.kernels is not None
+        compile_ahead(
+            problem, submission, sandbox=sandbox, device=self._device, kernels=request.kernels
+        )
+
+    def _loaded(self, request: TaskRequest) -> tuple[Problem, Submission]:
+        """The problem and the submission of a task. Raises `ProblemError`."""
+        problem = Problem.load(request.folder)
+        if problem.digest != request.digest:
+            raise ProblemError(
+                f"{request.folder}: the problem has changed since this was submitted"
+                f" (digest {problem.digest[:12]}, not {request.digest[:12]})"
+            )
+        submission = Submission(request.name, request.language, request.source)
+        return self._on_this_device(problem), submission
 
     def _on_this_device(self, problem: Problem) -> Problem:
         if problem.imported is None or problem.imported.device == self._device:
