@@ -50,9 +50,9 @@ class Task:
     passed: PassedTests | None = None
     """Its tests, if they have passed before and are not to be run again."""
     kernels: Path | None = None
-    """A file for what was compiled, between tasks of the same submission."""
+    """A file of this machine for what was compiled, between tasks of the same submission."""
     compile_only: bool = False
-    """Whether it only compiles into `kernels`, for the task that tests."""
+    """Whether it only compiles into `kernels`, for the task that tests; for a local engine."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@
 
 It reads a `TaskRequest` per line on stdin, and writes a `WorkerMessage` per line on stdout: `ready`
 once, then for each request any number of `progress`, and one `report`, `failure` or, of a task that
-only compiles, `has_compiled`. It has torch
-imported, and keeps warm sandboxes, one or N, for the next submissions to a problem with the same
-limits.
+only compiles, `has_compiled`. It has torch imported, and keeps warm sandboxes, one or N, for the
+next submissions to a problem with the same limits.
 SIGTERM or the end of stdin ends it at once, even while it grades; its sandboxes end with it.
 """
 

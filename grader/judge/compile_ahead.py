@@ -29,8 +29,8 @@ from grader.submission import Submission
 from grader.wire import sealed_memfd
 
 COMPILE_S = 30.0
-"""The longest that kernels are compiled, without the start of the compiler. What is compiled by
-then is kept."""
+"""The longest that kernels are compiled. What is compiled by then is kept. Loading the compiler may
+take as long before that."""
 
 
 def compile_ahead(
@@ -58,11 +58,11 @@ def _shapes(problem: Problem) -> list[Shape]:
         return case_shapes(problem, None, "cuda").shapes
     if problem.imported is not None:
         return []
-    with gpu_lock("cuda", shared=True), contextlib.suppress(ProblemError):
+    with gpu_lock("cuda", shared=True), contextlib.suppress(ProblemError, torch.OutOfMemoryError):
         shapes = case_shapes(problem, ProblemCode(problem, "cuda"), "cuda").shapes
         torch.cuda.empty_cache()  # the grading that is timed next may need the memory
         return shapes
-    return []  # its tests will say what is wrong with it
+    return []  # its tests will say what is wrong, or have the memory
 
 
 def _compile_triton(
@@ -74,14 +74,11 @@ def _compile_triton(
 ) -> None:
     limits = problem.spec.limits
     cases = json.dumps(shapes).encode()
-    files = given_files(problem)
     request = load_request(problem, submission) | {
         "cases_bytes": len(cases),
         "capability": driver().gpus[0].capability,
         "limit_s": COMPILE_S,
     }
-    if files:
-        request["files"] = {name: len(content) for name, content in files.items()}
     with contextlib.ExitStack() as stack:
         session = Session(
             stack.enter_context(sandbox.start(RunnerLimits.of(limits), "none")), limits.total_s
@@ -96,9 +93,10 @@ def _compile_triton(
 
         what = "compiling its kernels"
         before = lent("source", submission.source), lent("cases", cases)
+        files = given_files(problem)
         after = (lent("files", b"".join(files.values())),) if files else ()
         kept.receive_reply(
             lambda fd: session.ask(
-                "compile_triton", request, START_S + COMPILE_S, what, fds=(*before, fd, *after)
+                "compile_triton", request, 2 * COMPILE_S, what, fds=(*before, fd, *after)
             )
         )

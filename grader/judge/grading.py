@@ -98,7 +98,8 @@ def _code_of(
 
 
 def load_request(problem: Problem, submission: Submission) -> dict[str, Any]:
-    """What a runner needs to know to load a submission: how its entry is called, and with what."""
+    """What a runner needs to know to load a submission: how its entry is called, with what, and how
+    long each of the `given_files` is that are lent to it as one."""
     spec = problem.spec
     request: dict[str, Any] = {
         "language": submission.language,
@@ -115,6 +116,8 @@ def load_request(problem: Problem, submission: Submission) -> dict[str, Any]:
         request |= problem.imported.convention()
     if weights := [a.name for a in spec.args if a.weight]:
         request["weights"] = weights
+    if files := given_files(problem):
+        request["files"] = {name: len(content) for name, content in files.items()}
     return request
 
 
@@ -266,7 +269,6 @@ class Grading:
                 request["cases_bytes"] = len(text)
                 lend("cases", text)
             if files := given_files(self.problem):
-                request["files"] = {name: len(content) for name, content in files.items()}
                 lend("files", b"".join(files.values()))
             self.session.loading = True
             what = "loading the submission"

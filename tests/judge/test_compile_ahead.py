@@ -9,13 +9,14 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from grader.judge import case_shapes as shapes_module
 from grader.judge import compile_ahead as module
 from grader.judge.case_shapes import case_shapes
 from grader.judge.compile_ahead import compile_ahead
 from grader.judge.problem_code import ProblemCode
-from grader.problem import Problem
+from grader.problem import Problem, ProblemError
 from grader.sandbox.base import SandboxError
 from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import Submission
@@ -94,4 +95,19 @@ def test_other_files_need_no_compiler(problem: Problem, tmp_path: Path) -> None:
     sandbox = Scripted(hands_over)
     compile_ahead(problem, PLAIN, sandbox=sandbox, device="cuda", kernels=tmp_path / "k")
     compile_ahead(problem, TRITON, sandbox=sandbox, device="cpu", kernels=tmp_path / "k")
+    assert sandbox.started == []
+
+
+@pytest.mark.parametrize("error", [ProblemError("no rows"), torch.OutOfMemoryError("no memory")])
+def test_shapes_that_cannot_be_made_now_are_left_to_the_tests(
+    problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(shapes_module, "_KNOWN", {})
+    monkeypatch.setattr(module, "case_shapes", fail)
+    monkeypatch.setattr("grader.judge.gpu.lock.FOLDER", tmp_path)
+    sandbox = Scripted(hands_over)
+    compile_ahead(problem, TRITON, sandbox=sandbox, device="cuda", kernels=tmp_path / "k")
     assert sandbox.started == []
