@@ -36,6 +36,8 @@ TILE = 64
 MIN_NORM_SHARE = 1e-3
 """A slice's relative error is taken relative to at least this share of the RMS of all slices'
 reference norms, so that a nearly empty slice does not dominate."""
+KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of outputs that `measure_kernel` takes."""
 LEAST = math.ulp(0.0)
 """The smallest positive number, in place of an allowed error of 0, by which none can be divided."""
 
@@ -284,6 +286,21 @@ class _Piece:
         """The reference, rounded to the output's dtype."""
         return widened(self.truth.to(self.stored.dtype))
 
+    @property
+    def fits_kernel(self) -> bool:
+        """Whether `measure_kernel` can measure it: most outputs on a GPU. Not a state, which is
+        held against its change, or one with NaN or infinities."""
+        narrow = [self.stored, *([self.eager] if self.eager is not None else [])]
+        wide = [self.truth, *([self.bound.magnitude] if self.bound is not None else [])]
+        return (
+            self.stored.is_cuda
+            and all(tensor.dtype in KERNEL_DTYPES for tensor in narrow)
+            and all(tensor.dtype is torch.float64 for tensor in wide)
+            and self.initial is None
+            and not self.has_special
+            and self.stored.numel() > 0
+        )
+
     def where_finite(self, values: torch.Tensor) -> torch.Tensor:
         """Values, with 0 where the reference is not finite."""
         if not self.has_special:
@@ -495,6 +512,8 @@ def _first_look(piece: _Piece) -> dict[str, torch.Tensor]:
 
 def _measures(piece: _Piece, sums: _SliceSums) -> dict[str, torch.Tensor]:
     """What is measured of a piece, 0-dimensional. Adds its slices to `sums`."""
+    if piece.fits_kernel:
+        return _measured_at_once(piece, sums)
     found = {
         "share": _largest(piece.share()),
         "error": _norm(piece.error),
@@ -509,6 +528,27 @@ def _measures(piece: _Piece, sums: _SliceSums) -> dict[str, torch.Tensor]:
     if piece.bound is not None:
         found["bound"] = _largest(piece.share_of_bound())
     return found
+
+
+def _measured_at_once(piece: _Piece, sums: _SliceSums) -> dict[str, torch.Tensor]:
+    """The same by a kernel that reads everything once."""
+    from grader.judge.correctness.measure_kernel import Allowed, measure
+
+    bound, dtype = piece.bound, piece.stored.dtype
+    allowed = Allowed(
+        atol=max(piece.tolerance.atol, LEAST),
+        rtol=piece.tolerance.rtol,
+        least=least_number(dtype),
+        relative=bound.relative if bound is not None else 0.0,
+        eps=torch.finfo(dtype).eps,
+    )
+    magnitude = bound.magnitude if bound is not None else None
+    made = measure(piece.stored, piece.truth, piece.eager, magnitude, allowed, sums.columns, TILE)
+    sums.add_sums(made.rows, made.bands)
+    found = made.found | {"change": made.found["exact"]}
+    left_out = set() if piece.eager is not None else {*_BUDGET_INPUTS}
+    left_out |= set() if bound is not None else {"bound"}
+    return {name: value for name, value in found.items() if name not in left_out}
 
 
 _NORMS = ("error", "change", "eager error", "exact")
@@ -627,7 +667,7 @@ class _SliceSums:
     def __init__(self, columns: int, dimensions: int) -> None:
         """`columns` is the size of a row. Only outputs of several dimensions have columns and
         tiles."""
-        self._columns = max(1, columns)
+        self.columns = max(1, columns)
         self._has_rows = columns >= MIN_SLICE_ELEMENTS
         self._has_bands = dimensions != 1
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -635,17 +675,26 @@ class _SliceSums:
 
     def add(self, error: torch.Tensor, reference: torch.Tensor) -> None:
         """Add a piece, which begins with a band: its errors, and what they are relative to."""
-        error2 = _as_rows(error, self._columns).square()
-        reference2 = _as_rows(reference, self._columns).square()
+        error2 = _as_rows(error, self.columns).square()
+        reference2 = _as_rows(reference, self.columns).square()
         if self._has_rows:
             self._rows.append((error2.sum(1), reference2.sum(1)))
         if self._has_bands:
             self._bands.append((_bands(error2), _bands(reference2)))
 
+    def add_sums(
+        self, rows: tuple[torch.Tensor, torch.Tensor], bands: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        """Add a piece of which the sums of squares over rows and bands are known."""
+        if self._has_rows:
+            self._rows.append(rows)
+        if self._has_bands:
+            self._bands.append(bands)
+
     def worst(self, count: int) -> list[_WorstSlice]:
         """The worst row, column and tile of the 2-D view of `count` elements, by relative L2 error.
         Slices of fewer than `MIN_SLICE_ELEMENTS` are left out."""
-        columns, rows = self._columns, -(-count // self._columns)
+        columns, rows = self.columns, -(-count // self.columns)
         found: list[_WorstSlice] = []
         if rows > 1 and self._has_rows:
             last = count - (rows - 1) * columns
@@ -716,13 +765,17 @@ def _tiles(bands: torch.Tensor) -> torch.Tensor:
 
 def _budget_inputs(eager_error: torch.Tensor, exact: torch.Tensor) -> dict[str, torch.Tensor]:
     """What `_budget_used` needs besides the norms of the error itself."""
-    return {
-        "eager error": _norm(eager_error),
-        "eager largest": _largest(eager_error),
-        "exact": _norm(exact),
-        "exact sum": _norm(exact, 1),
-        "exact largest": _largest(exact),
-    }
+    found = (
+        _norm(eager_error),
+        _largest(eager_error),
+        _norm(exact),
+        _norm(exact, 1),
+        _largest(exact),
+    )
+    return dict(zip(_BUDGET_INPUTS, found, strict=True))
+
+
+_BUDGET_INPUTS = ("eager error", "eager largest", "exact", "exact sum", "exact largest")
 
 
 def _budget_used(
