@@ -29,8 +29,9 @@ from grader.submission import Submission
 from grader.wire import sealed_memfd
 
 COMPILE_S = 30.0
-"""The longest that kernels are compiled. What is compiled by then is kept. Loading the compiler may
-take as long before that."""
+"""The longest that kernels are compiled. What is compiled by then is kept."""
+LOAD_S = 30.0
+"""The longest that the sandbox loads the compiler before."""
 
 
 def compile_ahead(
@@ -97,6 +98,6 @@ def _compile_triton(
         after = (lent("files", b"".join(files.values())),) if files else ()
         kept.receive_reply(
             lambda fd: session.ask(
-                "compile_triton", request, 2 * COMPILE_S, what, fds=(*before, fd, *after)
+                "compile_triton", request, LOAD_S + COMPILE_S, what, fds=(*before, fd, *after)
             )
         )

@@ -268,6 +268,8 @@ def _max_known(values: Iterable[float | None]) -> float | None:
 class _Piece:
     """Some rows of an output, beside what they are compared with, all vectors of one size."""
 
+    columns: int
+    """Elements of a row."""
     stored: torch.Tensor
     truth: torch.Tensor
     eager: torch.Tensor | None
@@ -288,8 +290,11 @@ class _Piece:
 
     @property
     def fits_kernel(self) -> bool:
-        """Whether `measure_kernel` can measure it: most outputs on a GPU. Not a state, which is
-        held against its change, or one with NaN or infinities."""
+        """Whether `measure_kernel` can measure it, and in less time: most outputs on a GPU. Not a
+        state, which is held against its change, one with NaN or infinities, or one so narrow or
+        low that most of its tiles would be empty."""
+        rows = -(-self.stored.numel() // self.columns)
+        tiles = -(-rows // TILE) * -(-self.columns // TILE)
         narrow = [self.stored, *([self.eager] if self.eager is not None else [])]
         wide = [self.truth, *([self.bound.magnitude] if self.bound is not None else [])]
         return (
@@ -298,7 +303,7 @@ class _Piece:
             and all(tensor.dtype is torch.float64 for tensor in wide)
             and self.initial is None
             and not self.has_special
-            and self.stored.numel() > 0
+            and 0 < tiles * TILE**2 <= 2 * self.stored.numel()
         )
 
     def where_finite(self, values: torch.Tensor) -> torch.Tensor:
@@ -367,8 +372,8 @@ class _Comparison:
 
     @property
     def columns(self) -> int:
-        """Elements of a row. A vector is cut into rows of TILE² elements."""
-        return self.stored.shape[-1] if self.stored.dim() > 1 else TILE * TILE
+        """Elements of a row, at least 1. A vector is cut into rows of TILE² elements."""
+        return max(1, self.stored.shape[-1]) if self.stored.dim() > 1 else TILE * TILE
 
     def pieces(self) -> Iterator[_Piece]:
         """All of it, in order. An only piece keeps what is computed of it."""
@@ -381,7 +386,7 @@ class _Comparison:
             yield piece
 
     def _cut(self) -> Iterator[_Piece]:
-        band = TILE * max(1, self.columns)
+        band = TILE * self.columns
         elements = band * max(1, MOST_ELEMENTS // band)
         magnitude = self.bound.magnitude if self.bound is not None else None
         optional = [self.eager, self.initial, magnitude]
@@ -390,7 +395,8 @@ class _Comparison:
             rest = iter(others)
             eager, initial, part = (next(rest) if t is not None else None for t in optional)
             bound = self.bound and replace(self.bound, magnitude=part)
-            yield _Piece(stored, truth, eager, initial, bound, self.tolerance, self.has_special)
+            against = (stored, truth, eager, initial, bound, self.tolerance)
+            yield _Piece(self.columns, *against, self.has_special)
 
     def where(self, condition: Callable[[_Piece], torch.Tensor]) -> torch.Tensor:
         """The elements for which a condition holds, bool in the shape of the output."""
@@ -543,7 +549,7 @@ def _measured_at_once(piece: _Piece, sums: _SliceSums) -> dict[str, torch.Tensor
         eps=torch.finfo(dtype).eps,
     )
     magnitude = bound.magnitude if bound is not None else None
-    made = measure(piece.stored, piece.truth, piece.eager, magnitude, allowed, sums.columns, TILE)
+    made = measure(piece.stored, piece.truth, piece.eager, magnitude, allowed, piece.columns, TILE)
     sums.add_sums(made.rows, made.bands)
     found = made.found | {"change": made.found["exact"]}
     left_out = set() if piece.eager is not None else {*_BUDGET_INPUTS}
@@ -667,7 +673,7 @@ class _SliceSums:
     def __init__(self, columns: int, dimensions: int) -> None:
         """`columns` is the size of a row. Only outputs of several dimensions have columns and
         tiles."""
-        self.columns = max(1, columns)
+        self._columns = columns
         self._has_rows = columns >= MIN_SLICE_ELEMENTS
         self._has_bands = dimensions != 1
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -675,8 +681,8 @@ class _SliceSums:
 
     def add(self, error: torch.Tensor, reference: torch.Tensor) -> None:
         """Add a piece, which begins with a band: its errors, and what they are relative to."""
-        error2 = _as_rows(error, self.columns).square()
-        reference2 = _as_rows(reference, self.columns).square()
+        error2 = _as_rows(error, self._columns).square()
+        reference2 = _as_rows(reference, self._columns).square()
         if self._has_rows:
             self._rows.append((error2.sum(1), reference2.sum(1)))
         if self._has_bands:
@@ -694,7 +700,7 @@ class _SliceSums:
     def worst(self, count: int) -> list[_WorstSlice]:
         """The worst row, column and tile of the 2-D view of `count` elements, by relative L2 error.
         Slices of fewer than `MIN_SLICE_ELEMENTS` are left out."""
-        columns, rows = self.columns, -(-count // self.columns)
+        columns, rows = self._columns, -(-count // self._columns)
         found: list[_WorstSlice] = []
         if rows > 1 and self._has_rows:
             last = count - (rows - 1) * columns

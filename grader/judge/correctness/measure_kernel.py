@@ -45,7 +45,7 @@ class Measured:
     """[bands, columns]: the same over each band of rows."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["across"])  # type: ignore[untyped-decorator]
 def _measure(  # type: ignore[no-untyped-def]
     out_at,
     truth_at,

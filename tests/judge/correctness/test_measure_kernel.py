@@ -11,11 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
-from grader.judge.correctness.check import CheckResult, check
+from grader.judge.correctness.check import CheckResult, _Piece, check
 from grader.judge.correctness.error_bound import ErrorBound
 from grader.problem.spec import Tolerance
 
@@ -37,8 +38,8 @@ INTERPRETED = SCENARIOS[::7]
 TOLERANCE = Tolerance(atol=1e-2, rtol=2e-2, rel_l2=1e-2, budget=4)
 
 
-def judged(scenario: tuple[Any, ...], device: str = "cpu") -> CheckResult:
-    """The finding on an output of a scenario; the same in both processes."""
+def judged(scenario: tuple[Any, ...], device: str, by_kernel: bool) -> CheckResult:
+    """The finding on an output of a scenario, the same in every process."""
     dtype, shape, wrong, has_eager, kind = scenario
     generator = torch.Generator().manual_seed(3)
     truth = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -55,7 +56,8 @@ def judged(scenario: tuple[Any, ...], device: str = "cpu") -> CheckResult:
     truth, out, eager = truth.to(device), out.to(device), eager.to(device)
     magnitudes = {"own": truth, "other": 3 * truth.abs() + 1}
     bound = ErrorBound(1e-6, magnitudes[kind], 1e-7, "rounding") if kind != "none" else None
-    return check("out", out, truth, eager if has_eager else None, TOLERANCE, None, bound)
+    with mock.patch.object(_Piece, "fits_kernel", property(lambda piece: by_kernel)):
+        return check("out", out, truth, eager if has_eager else None, TOLERANCE, None, bound)
 
 
 def expect_alike(found: CheckResult, plain: CheckResult, dtype: str) -> None:
@@ -85,19 +87,14 @@ def test_the_kernel_judges_as_plain_torch_does() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_the_compiled_kernel_does_too(scenario: tuple[Any, ...]) -> None:
-    expect_alike(judged(scenario, "cuda"), judged(scenario), "")
+    found, plain = (judged(scenario, "cuda", by_kernel) for by_kernel in (True, False))
+    expect_alike(found, plain, "")
 
 
 def main() -> None:
     """Judge every scenario by the interpreted kernel, and by PyTorch."""
-    from unittest import mock
-
-    from grader.judge.correctness.check import _Piece
-
     for scenario in INTERPRETED:
-        plain = judged(scenario)
-        with mock.patch.object(_Piece, "fits_kernel", property(lambda piece: True)):
-            found = judged(scenario)
+        found, plain = (judged(scenario, "cpu", by_kernel) for by_kernel in (True, False))
         try:
             expect_alike(found, plain, scenario[0])
         except AssertionError as error:
