@@ -11,8 +11,9 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from importlib.abc import SourceLoader
@@ -103,6 +104,15 @@ class ProblemCode:
             )
 
     @cached_property
+    def _folder(self) -> str:
+        return str(self.problem.folder)
+
+    @cached_property
+    def _extra_names(self) -> dict[Callable[..., Any], Set[str]]:
+        """The names in the signatures of functions that are no arguments of the problem."""
+        return {}
+
+    @cached_property
     def _available_bytes(self) -> int:
         """Bytes left when the first inputs are made. No submission has taken any memory by then."""
         return available_bytes(self.device)
@@ -117,7 +127,7 @@ class ProblemCode:
         if key not in self._checked_cases:
             self._check_memory(case)
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        where = f"{self.problem.folder / 'inputs.py'}: generate() for case '{case.name}'"
+        where = f"{self._in('inputs.py', 'generate()')} for case '{case.name}'"
         values = self._run(where, partial(self._generate, generator, call=call, **case.params))
         if key not in self._checked_cases:
             self._check_inputs(case, values)
@@ -249,12 +259,14 @@ class ProblemCode:
     def bound(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
         """`function` with the parameters of the case that its signature names, beside arguments of
         the problem: an axis, or a number of groups, that the entry itself is not given."""
-        arguments = {argument.name for argument in self.problem.spec.args}
-        try:
-            names = inspect.signature(function).parameters.keys() - arguments
-        except ValueError:  # a function written in C
-            return function
-        given = {name: case.params[name] for name in names & case.params.keys()}
+        if function not in self._extra_names:
+            arguments = {argument.name for argument in self.problem.spec.args}
+            try:
+                names = inspect.signature(function).parameters.keys() - arguments
+            except ValueError:  # a function written in C
+                names = set()
+            self._extra_names[function] = names
+        given = {n: case.params[n] for n in self._extra_names[function] & case.params.keys()}
         return partial(function, **given) if given else function
 
     def call(
@@ -268,7 +280,7 @@ class ProblemCode:
         return self._unwritten(self._in("reference.py", what), case, inputs, function)
 
     def _in(self, file: str, what: str) -> str:
-        return f"{self.problem.folder / file}: {what}"
+        return f"{os.path.join(self._folder, file)}: {what}"
 
     def _unwritten(
         self, what: str, case: Case, inputs: list[Values], function: Callable[[], Result]

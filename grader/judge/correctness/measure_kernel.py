@@ -72,7 +72,7 @@ def _measure(  # type: ignore[no-untyped-def]
     column = part * SIDE + tl.arange(0, SIDE)
     at = row[:, None] * columns + column[None, :]
     inside = (column < columns)[None, :] & (at < count)
-    truth = tl.load(truth_at + at, mask=inside, other=0.0)
+    truth = tl.load(truth_at + at, mask=inside, other=0.0).to(tl.float64)
     error = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float64) - truth
     size, exact = tl.abs(error), tl.abs(truth)
     atol, rtol = tl.load(allowed_at), tl.load(allowed_at + 1)
@@ -121,8 +121,9 @@ def measure(
     side: int,
 ) -> Measured:
     """Measure an output, a contiguous vector of one of the `TYPES` whose rows have `columns`
-    elements, the last maybe fewer. `truth` and `magnitude` are float64, and all are of one size and
-    finite, but for the magnitude. A band has `side` rows, a power of two."""
+    elements, the last maybe fewer. `truth` is float64 or of one of them, and `magnitude` float64.
+    All are of one size and finite, but for the magnitude. A band has `side` rows, a power of two.
+    """
     count = out.numel()
     rows, across = -(-count // columns), -(-columns // side)
     bands = -(-rows // side)

@@ -32,7 +32,13 @@ SCENARIOS = [
     for wrong in ERRORS
     for has_eager in (False, True)
     for bound in ("none", "own", "other")
+] + [
+    (dtype, shape, wrong, False, "narrow")
+    for dtype in DTYPES
+    for shape in SHAPES
+    for wrong in ERRORS
 ]
+"""With or without eager outputs and a bound, or against an answer of the output's own dtype."""
 INTERPRETED = SCENARIOS[::7]
 """All of them take the interpreter minutes."""
 TOLERANCE = Tolerance(atol=1e-2, rtol=2e-2, rel_l2=1e-2, budget=4)
@@ -55,7 +61,9 @@ def judged(scenario: tuple[Any, ...], device: str, by_kernel: bool) -> CheckResu
         out = (truth * (1 - 2e-3)).to(DTYPES[dtype])
     truth, out, eager = truth.to(device), out.to(device), eager.to(device)
     magnitudes = {"own": truth, "other": 3 * truth.abs() + 1}
-    bound = ErrorBound(1e-6, magnitudes[kind], 1e-7, "rounding") if kind != "none" else None
+    bound = ErrorBound(1e-6, magnitudes[kind], 1e-7, "rounding") if kind in magnitudes else None
+    if kind == "narrow":
+        truth = truth.to(out.dtype)
     with mock.patch.object(_Piece, "fits_kernel", property(lambda piece: by_kernel)):
         return check("out", out, truth, eager if has_eager else None, TOLERANCE, None, bound)
 
