@@ -167,7 +167,7 @@ def test_the_worst_element_is_one_that_is_wrong() -> None:
     ("factor", "words"),
     [
         (1.0, "None"),
-        (0.0, "relative L2 error of 'out' is 1.00e+00, above 1e-02"),
+        (0.0, r"relative L2 error of 'out' is 1\.00e\+00, above 1e-02"),
         (1000.0, r"'out' is off by up to \d+ times the tolerance 0\.01 \+ 0\.01·\|expected\|"),
     ],
 )
