@@ -35,6 +35,8 @@ OTHERS = (
 )
 """A slower kernel, and a hostile one."""
 PARTS = (*["right"] * 7, "wrong", "broken", "other")
+BEFORE = ("sandbox_start", "load", "baseline")
+"""The stages before a timing."""
 HEAD = """\
 | what | sandbox | at once | gradings | seconds | an hour | verdicts as expected | score off by |
 |---|---|---|---|---|---|---|---|"""
@@ -112,7 +114,9 @@ def main(
             timed = ""
             if result.report and "benchmark" in stages:
                 rounds = sum(case.rounds or 0 for case in result.report.cases)
-                timed = f", timed in {stages['benchmark']:.2f} s, {rounds} rounds"
+                before_s = sum(stages.get(stage, 0.0) for stage in BEFORE)
+                timed = f", begun in {before_s:.2f} s, timed in {stages['benchmark']:.2f} s"
+                timed += f", {rounds} rounds"
                 if (cost_us := result.report.environment.get("round_cost_us")) is not None:
                     timed += f" that cost {cost_us} µs each"
             passed_s = time.monotonic() - start_s

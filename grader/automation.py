@@ -49,8 +49,10 @@ MOST_WARM = 12
 """Sandboxes that a slot which tests on a GPU keeps ready, at most three for each of its share of
 the cores: as many as it tests in a turn, so that the processors compile kernels then, and start the
 next sandboxes while others are timed."""
-WARM_TO_TIME = 3
-"""Sandboxes that the slot which times keeps ready. It is the only one of a GPU: it keeps the device
+WARM_TO_TIME = 5
+"""Sandboxes that the slot which times keeps ready: one takes 5 s to start, or more beside others,
+and must then open the GPU between two timings, of which each takes 2.5. With three, one in three
+timings waited for its sandbox. The slot is the only one of a GPU that times: it keeps the device
 memory that its largest case needed, of softmax about 25 GB."""
 TO_TIME = 32
 """Submissions that wait to be timed before tests of others stop."""

@@ -5,8 +5,8 @@ only compile. Each is handed out once and stopped by its user. Only then does th
 next ones, in the background: a start during a grading would disturb the times measured there.
 Those that compile are also replaced while no runner is in use.
 
-A pool of several replaces a runner at once only while few wait. The others it starts while none is
-in use, since gradings that come one after another need the processors. Starts go on during the next
+A large pool replaces a runner at once only while few wait. The others it starts while none is in
+use, since gradings that come one after another need the processors. Starts go on during the next
 gradings; but runners open their GPU only while none is handed out, since opening one makes others
 wait in the driver.
 """
@@ -33,10 +33,12 @@ from grader.sandbox.base import (
 )
 from grader.wire import WireError, send_request
 
+LARGE = 6
+"""The size from which on a pool does not replace every runner at once."""
 FEW = 4
-"""Runners, and compilers, that a pool keeps waiting at any time."""
+"""Runners that a large pool keeps waiting at any time, and compilers that every pool does."""
 IDLE_S = 5.0
-"""How often a pool that has more than a few starts one of those, if none is in use."""
+"""How often a large pool starts one of the others, if none is in use."""
 OPEN = 2
 """Of the runners that wait, those that open their GPU: the next one, so that no grading waits for
 it, and the one behind it, while the next grading begins."""
@@ -65,6 +67,10 @@ class RunnerPool(Sandbox):
         self._limits = limits
         self._device = device
         self._size = size
+        self._few: dict[RunnerDevice, int] = {
+            device: FEW if size >= LARGE else size,
+            "none": min(size, FEW),
+        }
         self._lock = threading.RLock()
         self._lent: set[_LentRunner] = set()
         self._in_use = 0
@@ -72,7 +78,7 @@ class RunnerPool(Sandbox):
         self._closed = False
         kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
         self._waiting: dict[RunnerDevice, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
-        self._starters = ThreadPoolExecutor(2 * min(size, FEW), thread_name_prefix="grade-pool")
+        self._starters = ThreadPoolExecutor(2 * min(size, LARGE), thread_name_prefix="grade-pool")
         self._refills = refill
         self._timer: threading.Timer | None = None
         exit_on_signals()
@@ -161,7 +167,7 @@ class RunnerPool(Sandbox):
         """Start what is missing of the few, and in a while one of the others."""
         with self._lock:
             waiting = self._waiting[device]
-            while not self._closed and len(waiting) < min(self._size, FEW):
+            while not self._closed and len(waiting) < self._few[device]:
                 self._start_next(device)
             is_left = device != "none" and len(waiting) < self._size
             if is_left and self._timer is None and not self._closed:

@@ -126,11 +126,13 @@ def test_stopping_twice_starts_one(pool: RunnerPool, sandbox: RecordingSandbox) 
     assert len(sandbox.started) == 2
 
 
-def test_a_pool_of_two(sandbox: RecordingSandbox) -> None:
-    with RunnerPool(sandbox, LIMITS, "cpu", size=2) as pool:
-        until(lambda: len(sandbox.started) == 2)
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_small_pool_replaces_a_runner_at_once(sandbox: RecordingSandbox, size: int) -> None:
+    with RunnerPool(sandbox, LIMITS, "cpu", size=size) as pool:
+        until(lambda: len(sandbox.started) == size)
         pool.start(LIMITS, "cpu").stop()
-        until(lambda: len(sandbox.started) == 3)
+        until(lambda: len(sandbox.started) == size + 1)
+        assert len(sandbox.compilers) == min(size, 4)
     assert all(runner.final for _, _, runner in sandbox.started)
 
 
