@@ -18,6 +18,8 @@ import sys
 from grader.runner.socket_hardening import forbid_tracing, harden_sockets
 from grader.wire import connect_to_judge, exit_with
 
+COMPILER_NICENESS = 10
+"""Of a runner that only compiles: it gives way to those that run beside it."""
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
 
@@ -39,6 +41,8 @@ def main(arguments: list[str]) -> int:
         case _:
             print(USAGE, file=sys.stderr)
             return 2
+    if device == "none":
+        os.nice(COMPILER_NICENESS)
     harden_sockets()
     child = os.fork()
     if child:

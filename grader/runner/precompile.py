@@ -41,6 +41,8 @@ from grader.runner.triton_key import TORCH_COMPILER
 MOST_PROCESSES = 4
 """Each takes about 100 MB, and 500 MB on the device if it needs a context. With eight, those of the
 warm sandboxes took so much of 16 cores that a batch made 3,500 tests an hour; with three, 4,800."""
+MOST_ALONE = 2
+"""The same where nothing waits for them: several submissions are compiled at a time."""
 CASE_TIMEOUT_S = 10.0
 """The longest wait for a case that is being compiled."""
 JOB, SOURCE = "precompile.json", "precompile.source"
@@ -59,10 +61,10 @@ class Precompiler:
         """False once a wait for a case has timed out."""
 
     @classmethod
-    def start(cls) -> Precompiler:
+    def start(cls, most: int = MOST_PROCESSES) -> Precompiler:
         """Fork the processes. Call before creating a CUDA context, which cannot be shared."""
         made = cls()
-        for _ in range(max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))):
+        for _ in range(max(1, min(most, len(os.sched_getaffinity(0)) // 2))):
             ours, theirs = _socket_pair()
             pid = os.fork()
             if pid == 0:
@@ -142,7 +144,7 @@ def compile_alone(source: bytes, request: dict[str, Any], folder: Path, fd: int)
     triton_key.install()
     triton_launcher.install()
     _load_compiler()
-    precompiler = Precompiler.start()
+    precompiler = Precompiler.start(MOST_ALONE)
     precompiler.begin(source, folder, request)
     precompiler.wait(request["limit_s"])
     return keep_kernels(fd)

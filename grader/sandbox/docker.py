@@ -55,6 +55,9 @@ START_DEADLINE_S = 60.0
 """Seconds a runner may take to connect, on a busy machine with a cold disk."""
 
 SHM_BYTES = 64 << 20
+COMPILER_SHARES = 128
+"""Weight of a sandbox that only compiles when processors are short; that of others is 1,024. It
+gives way to them, since one of them may be timed."""
 _EXIT_GRACE_S = 1.0
 """Seconds a runner may take to exit before it is killed, once either end closed the wire or its
 lifeline."""
@@ -297,6 +300,7 @@ def _host_config(
         pids_limit=limits.pids,
         oom_score_adj=1000,  # when the host runs out, the runner is killed before the judge
         nano_cpus=None if device == "cpu" else _nano_cpus(api.info()),
+        cpu_shares=COMPILER_SHARES if device == "none" else None,
         ulimits=[
             Ulimit(name="core", soft=0, hard=0),
             Ulimit(name="fsize", soft=limits.scratch_bytes, hard=limits.scratch_bytes),

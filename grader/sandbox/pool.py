@@ -37,8 +37,9 @@ LARGE = 6
 """The size from which on a pool does not replace every runner at once."""
 FEW = 4
 """Runners that a large pool keeps waiting at any time, and compilers that every pool does."""
-IDLE_S = 5.0
-"""How often a large pool starts one of the others, if none is in use."""
+IDLE_S = 8.0
+"""How often a large pool starts one of the others, if none is in use: those of a batch's turn while
+its timings go on, and no sooner, since starts keep processors busy."""
 OPEN = 2
 """Of the runners that wait, those that open their GPU: the next one, so that no grading waits for
 it, and the one behind it, while the next grading begins."""

@@ -18,6 +18,7 @@ import pytest
 from grader.arena import TensorSpec, pack
 from grader.runner import compiler
 from grader.runner import nvcc as nvcc_module
+from grader.runner.__main__ import COMPILER_NICENESS
 from grader.wire import Reply, Status, fixed_size_memfd, receive_reply, sealed_memfd, send_request
 from tests.waiting import PATIENCE_S
 
@@ -133,6 +134,16 @@ def test_other_errors_are_reported(ask: Callable[..., Reply], nvcc: Nvcc, memory
     assert compiled(ask, memory).status is Status.RUNTIME_ERROR
     assert ask("no such thing").status is Status.RUNTIME_ERROR
     assert ask("compile").status is Status.RUNTIME_ERROR
+
+
+def test_it_gives_way_to_what_runs_beside_it(
+    triton_compiler: Callable[[str], dict[str, bytes]],
+) -> None:
+    kept = triton_compiler(
+        "import os, pathlib\n"
+        'pathlib.Path(os.environ["TRITON_CACHE_DIR"], "niceness").write_text(str(os.nice(0)))'
+    )
+    assert int(kept["niceness"]) == min(os.nice(0) + COMPILER_NICENESS, 19)
 
 
 def test_a_library_may_fill_its_memory(ask: Callable[..., Reply], nvcc: Nvcc, memory: int) -> None:

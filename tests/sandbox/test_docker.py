@@ -19,7 +19,7 @@ from docker.types import Mount
 
 from grader.cli import app
 from grader.sandbox import conformance, docker, docker_engine, host, images, owner
-from grader.sandbox.base import RunnerExit, RunnerLimits, SandboxError
+from grader.sandbox.base import RunnerDevice, RunnerExit, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, SandboxUnderTest
 from grader.sandbox.docker_engine import docker_client
 from grader.sandbox.output import END_BYTES
@@ -499,3 +499,14 @@ def test_a_gpu_runner_gets_its_share_of_the_cpus(tmp_path: Path) -> None:
         assert not docker._host_config(api, image, LIMITS, "cpu", tmp_path).get("NanoCpus")
         compiling = docker._host_config(api, image, LIMITS, "none", tmp_path)
         assert compiling.get("NanoCpus") == ours.get("NanoCpus")
+
+
+def test_a_sandbox_that_only_compiles_gives_way(tmp_path: Path) -> None:
+    image = images.RunnerImage("any", "python", [], {})
+    with docker_client() as api:
+        kinds: tuple[RunnerDevice, ...] = ("cpu", "cuda", "none")
+        shares = [
+            docker._host_config(api, image, LIMITS, kind, tmp_path).get("CpuShares")
+            for kind in kinds
+        ]
+    assert shares == [None, None, docker.COMPILER_SHARES]
