@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -30,7 +32,7 @@ from benchmarks.start_cost import LIMITS, READY_S
 from benchmarks.verdict_latency import problem_of
 from grader.judge import grade
 from grader.judge.compile_ahead import compile_ahead
-from grader.report import PassedTests
+from grader.report import PassedTests, Verdict
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerDevice, RunnerLimits
 from grader.sandbox.pool import LARGE, RunnerPool
@@ -40,7 +42,9 @@ from grader.wire import send_request
 SETTLE_S = 10.0
 """Until sandboxes are ready, and neighbours at work."""
 MEMORY_BYTES = 1 << 30
+"""What the neighbour that takes memory takes each time."""
 CORES = 12
+"""Those that the neighbour that spins keeps busy."""
 _held: list[bytearray] = []
 
 
@@ -99,16 +103,21 @@ NEIGHBOURS: dict[str, Callable[[], None]] = {
 
 
 def act(name: str, each_s: float) -> None:
-    """Be a neighbour, until the process is ended."""
+    """Be a neighbour, until the process is ended. It ends by itself when one of its acts fails."""
     run = NEIGHBOURS[name]
     if run is spin:
         for _ in range(CORES):
             multiprocessing.Process(target=spin).start()
         run = nothing
     with ThreadPoolExecutor(32) as threads:
+        acts: list[Future[None]] = []
         while True:
-            threads.submit(run)
+            acts.append(threads.submit(run))
             time.sleep(each_s)
+            for one in acts:
+                if one.done() and (error := one.exception()):
+                    traceback.print_exception(error)
+                    os._exit(1)  # the others may go on for long
 
 
 @click.command()
@@ -149,8 +158,13 @@ def main(
                         grade(problem, submission, sandbox=pool, passed=passed, **options)
                         for _ in range(times)
                     ]
+                    if beside.poll() is not None:
+                        raise click.ClickException(f"the neighbour '{name}' has failed")
+                    if wrong := [one.reason for one in made if one.verdict is not Verdict.ACCEPTED]:
+                        raise click.ClickException(f"beside '{name}': {wrong[0]}")
                 finally:
-                    os.killpg(beside.pid, signal.SIGKILL)  # its sandboxes end with it
+                    with suppress(ProcessLookupError):
+                        os.killpg(beside.pid, signal.SIGKILL)  # its sandboxes end with it
                     beside.wait()
             own_s = [report.stages_s["benchmark"] for report in made]
             whole_s = median(report.stages_s["total"] for report in made)

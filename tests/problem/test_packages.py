@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +15,7 @@ import torch
 
 from grader.problem import Argument, Case, Problem
 from grader.problem.spec import Tolerance
+from tests.interpreted import run_interpreted
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 NAMES = sorted(path.parent.name for path in PROBLEMS.glob("*/problem.yaml"))
@@ -327,14 +325,6 @@ def test_the_examples_of_first_kernels_are_right() -> None:
     """All in one process, in Triton's interpreter."""
     problems = [Problem.load(PROBLEMS / name) for name in NAMES]
     first = [problem for problem in problems if problem.spec.topic == "first kernels"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.problem.statement_examples", *(p.folder for p in first)],
-        cwd=PROBLEMS.parent,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed = run_interpreted("tests.problem.statement_examples", *(p.folder for p in first))
     for problem in first:
-        assert f"{problem.name}, example 1: right on " in done.stdout
+        assert f"{problem.name}, example 1: right on " in printed

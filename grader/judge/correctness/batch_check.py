@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from grader.arena import TensorSpec, tensor_like
-from grader.judge.correctness.check import MIN_NORM_SHARE, MIN_SLICE_ELEMENTS
+from grader.judge.correctness.check import KERNEL_DTYPES, MIN_NORM_SHARE, MIN_SLICE_ELEMENTS
 from grader.judge.gpu.graphs import capture_graph, replay_us
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import poison_of
@@ -30,7 +30,6 @@ CHUNK = 4096
 """Elements that one program of the kernel compares, and to which the L2 bound applies."""
 TINY = 1e-300
 """Replaces a sum of squares that is zero, to divide by it."""
-_COMPARED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class EagerOutputs:
@@ -177,7 +176,7 @@ def compile_check_kernels(code: ProblemCode) -> None:
 
 def _comparable(out: torch.Tensor, expected: torch.Tensor) -> bool:
     plain = out.is_contiguous() and expected.is_contiguous()
-    return plain and out.dtype == expected.dtype and out.dtype in _COMPARED
+    return plain and out.dtype == expected.dtype and out.dtype in KERNEL_DTYPES
 
 
 def _group(outputs: list[_Output], bounds: Tolerance) -> _Group:

@@ -37,7 +37,7 @@ MIN_NORM_SHARE = 1e-3
 """A slice's relative error is taken relative to at least this share of the RMS of all slices'
 reference norms, so that a nearly empty slice does not dominate."""
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""Dtypes of outputs that `measure_kernel` takes."""
+"""Dtypes of outputs that the Triton kernels of the check take."""
 LEAST = math.ulp(0.0)
 """The smallest positive number, in place of an allowed error of 0, by which none can be divided."""
 
@@ -85,8 +85,8 @@ def check(
     `bound`; the larger of the two holds, and neither given means no budget. `initial` is the value
     of an `inout` argument before the call: relative errors are then relative to the change, and the
     relative L2 error may be larger where a unit in the last place of the new value is. A list of
-    tensors is checked as one concatenated vector. Unless `explained`, nothing is said of
-    what is beyond a bound but how far: the rest takes as long again.
+    tensors is checked as one concatenated vector. Unless `explained`, of what is beyond a bound
+    only how far is said: to explain it takes five times as long.
     """
     offsets = None
     if isinstance(out, list):
@@ -395,8 +395,16 @@ class _Comparison:
             rest = iter(others)
             eager, initial, part = (next(rest) if t is not None else None for t in optional)
             bound = self.bound and replace(self.bound, magnitude=part)
-            against = (stored, truth, eager, initial, bound, self.tolerance)
-            yield _Piece(self.columns, *against, self.has_special)
+            yield _Piece(
+                columns=self.columns,
+                stored=stored,
+                truth=truth,
+                eager=eager,
+                initial=initial,
+                bound=bound,
+                tolerance=self.tolerance,
+                has_special=self.has_special,
+            )
 
     def where(self, condition: Callable[[_Piece], torch.Tensor]) -> torch.Tensor:
         """The elements for which a condition holds, bool in the shape of the output."""

@@ -12,8 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-"""The dtypes of an output that the kernel takes."""
 MAXIMA = ("share", "largest", "bound", "eager largest", "exact largest")
 SUMS = ("error", "exact", "eager error", "exact sum")
 """What a program writes, in this order: largest magnitudes; sums of squares, and at last of
@@ -63,7 +61,6 @@ def _measure(  # type: ignore[no-untyped-def]
     HAS_EAGER: tl.constexpr,
     HAS_BOUND: tl.constexpr,
     IS_OWN: tl.constexpr,
-    FLOAT: tl.constexpr,
     SIDE: tl.constexpr,
 ):
     tile = tl.program_id(0).to(tl.int64)
@@ -82,7 +79,7 @@ def _measure(  # type: ignore[no-untyped-def]
     bound = 0.0
     if HAS_BOUND:
         least, relative = tl.load(allowed_at + 2), tl.load(allowed_at + 3)
-        expected = tl.abs(truth.to(tl.float32).to(FLOAT).to(tl.float64))
+        expected = tl.abs(truth.to(tl.float32).to(out_at.dtype.element_ty).to(tl.float64))
         magnitude = exact
         if not IS_OWN:
             magnitude = tl.abs(tl.load(magnitude_at + at, mask=inside, other=0.0))
@@ -120,8 +117,8 @@ def measure(
     columns: int,
     side: int,
 ) -> Measured:
-    """Measure an output, a contiguous vector of one of the `TYPES` whose rows have `columns`
-    elements, the last maybe fewer. `truth` is float64 or of one of them, and `magnitude` float64.
+    """Measure an output, a contiguous vector in fp32, fp16 or bf16 whose rows have `columns`
+    elements, the last maybe fewer. `truth` is float64 or of one of these, and `magnitude` float64.
     All are of one size and finite, but for the magnitude. A band has `side` rows, a power of two.
     """
     count = out.numel()
@@ -152,7 +149,6 @@ def measure(
         HAS_EAGER=eager is not None,
         HAS_BOUND=magnitude is not None,
         IS_OWN=is_own,
-        FLOAT=TYPES[out.dtype],
         SIDE=side,
         num_warps=16,
     )

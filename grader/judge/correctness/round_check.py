@@ -133,7 +133,7 @@ class RoundCheck:
 
     def is_right(self, index: int) -> bool:
         """Whether a set's outputs match PyTorch's answer for the inputs in the shadow. Sets whose
-        inputs came late are often wrong. To explain it would take four times as long."""
+        inputs came late are often wrong, and need no explanation."""
         return self.check(index, False, explained=False).failure is None
 
     def unexplained(self, index: int, stale: AbstractContextManager[None]) -> tuple[str, int]:

@@ -1,15 +1,11 @@
 """Eager PyTorch's outputs, and the batch check that compares a whole round with them.
 
-The kernel runs in Triton's interpreter, in a separate process (this file as a program), since
-Triton reads TRITON_INTERPRET only on import.
+The kernel runs in Triton's interpreter, with this file as a program.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +27,7 @@ from grader.judge.memory.shared_block import bits, poison, poison_of
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.problem import Problem
 from grader.problem.spec import Argument, Tolerance
+from tests.interpreted import run_interpreted
 from tests.judge.conftest import SPEC, WriteProblem
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -180,16 +177,7 @@ def expect_alike(kernel: Sums, given: Chunks) -> None:
 @pytest.fixture(scope="module")
 def interpreted() -> list[Sums]:
     """The kernel's result for every scenario, in Triton's interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.judge.correctness.test_batch_check"],
-        cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[Sums] = json.loads(done.stdout)
+    found: list[Sums] = json.loads(run_interpreted("tests.judge.correctness.test_batch_check"))
     assert len(found) == len(SCENARIOS)
     return found
 
