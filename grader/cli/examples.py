@@ -26,8 +26,9 @@ class Example:
     """The verdict is reached on a GPU only: the file is marked so, or is CUDA C++ that compiles."""
     rule: Rule | None = None
     """The rule that a `rejected` report must name."""
-    other: Verdict | None = None
-    """Another verdict that is correct too, as for an attack that is detected by chance."""
+    others: tuple[Verdict | Rule, ...] = ()
+    """Other verdicts and rules that are correct too: some attacks are detected by chance, and some
+    break two rules, of which the report names the first that the judge sees."""
     needs: str | None = None
     """The package that it imports and that not every machine has."""
 
@@ -41,7 +42,7 @@ class Example:
 
     def fits(self, report: Report) -> bool:
         """Whether a report has the expected verdict and rule."""
-        if report.verdict is not None and report.verdict is self.other:
+        if report.verdict in self.others or report.rule in self.others:
             return True
         return (report.verdict, report.rule) == (self.expected, self.rule)
 
@@ -60,7 +61,7 @@ def examples(problem: Problem) -> list[Example]:
 def _example(path: Path, expected: Verdict) -> Example:
     """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``.
 
-    ``or=VERDICT`` names another verdict that is correct too, and ``needs=MODULE`` a package.
+    ``or=NAME,…`` names other verdicts and rules that are correct too, ``needs=MODULE`` a package.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -69,8 +70,9 @@ def _example(path: Path, expected: Verdict) -> Example:
     compiles = path.suffix == ".cu" and expected is not Verdict.COMPILE_ERROR
     rule = Rule(marks["rule"]) if "rule" in marks else None
     needs_gpu = marks.get("device") == "cuda" or compiles
-    other = Verdict(marks["or"]) if "or" in marks else None
-    return Example(path, expected, needs_gpu, rule, other, marks.get("needs"))
+    names = marks["or"].split(",") if "or" in marks else []
+    others = tuple(Rule(name) if name in set(Rule) else Verdict(name) for name in names)
+    return Example(path, expected, needs_gpu, rule, others, marks.get("needs"))
 
 
 def _is_installed(module: str) -> bool:

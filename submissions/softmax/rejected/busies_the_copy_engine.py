@@ -1,4 +1,4 @@
-# grade: device=cuda rule=time_claim or=accepted
+# grade: device=cuda rule=time_claim or=accepted,work_outside_call
 """Runs the calls of each round side by side, and keeps the copy engine busy meanwhile.
 
 The judge detects overlap by reading words of the outputs with that engine. Behind large copies it
