@@ -57,7 +57,7 @@ START_DEADLINE_S = 60.0
 SHM_BYTES = 64 << 20
 COMPILER_SHARES = 128
 """Weight of a sandbox that only compiles when processors are short; that of others is 1,024. It
-gives way to them, since one of them may be timed."""
+gives way to them, since one of them may be timed. A container's niceness counts only inside it."""
 _EXIT_GRACE_S = 1.0
 """Seconds a runner may take to exit before it is killed, once either end closed the wire or its
 lifeline."""
