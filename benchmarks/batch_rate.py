@@ -4,15 +4,17 @@
         [--language python|cuda] [--tests-only] [--alone 3] [--device cuda] [--for-s SECONDS]
 
 The batch has `--count` different softmax kernels, none of which a compiler has seen: of ten, seven
-are right, one is a wrong answer, one does not compile, and one is slow or hostile in turn. Prints a
-Markdown row: gradings an hour, without the start of the processes, verdicts as expected, and how
-far the median score of the right ones is from that of `--alone` gradings one at a time; and where
-the time of the right ones goes, in the step that decides their verdict. A batch that `--for-s` ends
-has no rate, since files that end early come first.
+are right, one is a wrong answer, one does not compile, and one is slow or hostile in turn. Their
+order is shuffled, the same in every run. Prints a Markdown row: gradings an hour, without the start
+of the processes, verdicts as expected, and how far the median score of the right ones is from that
+of `--alone` gradings one at a time; and where the time of the right ones goes, in the step that
+decides their verdict. A batch that `--for-s` ends has no rate, since files that end early come
+first.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,7 @@ def main(
 ) -> None:
     """Grade the batch, and then a few of its kernels one at a time."""
     batch = list(items(count, language, tests_only))
+    random.Random(0).shuffle(batch)  # as a model makes them: in no order
     expected = {item.key: verdict for item, verdict in batch}
     scores: list[float] = []
     stages_s: dict[str, list[float]] = {}
