@@ -40,7 +40,8 @@ from grader.runner.triton_key import TORCH_COMPILER
 
 MOST_PROCESSES = 4
 """Each takes about 100 MB, and 500 MB on the device if it needs a context. A batch on 16 cores
-makes 7,400 tests an hour with four and 5,900 with two. With eight, warm sandboxes take too much."""
+makes 7,400 tests an hour with four and 5,900 with two. With older code it made 4,800 with three and
+3,500 with eight, since those of the warm sandboxes take the processors."""
 MOST_ALONE = 2
 """The same where nothing waits for them: several submissions are compiled at a time."""
 CASE_TIMEOUT_S = 10.0
